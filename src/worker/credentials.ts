@@ -1,0 +1,211 @@
+/**
+ * Opens a job's input and output with the credentials its namespace lends. Secrets are read one by one (`get` is all
+ * a worker may do), kept for a minute, and read again when the store or the engine refuses them.
+ */
+import type { KubeClient, KubeObject, Resource } from '../kube/contract.ts';
+import { KubeError } from '../kube/contract.ts';
+import type { Clock } from '../observability/contract.ts';
+import type { ConnectionRef, JobDescriptor } from '../queue/contract.ts';
+import type { ObjectStore, S3Connection } from '../storage/contract.ts';
+import { ProblemError } from './problems.ts';
+
+interface Secret extends KubeObject {
+  data?: Record<string, string>;
+}
+interface ConfigMap extends KubeObject {
+  data?: Record<string, string>;
+}
+
+const SECRETS: Resource<Secret> = {
+  group: '',
+  version: 'v1',
+  plural: 'secrets',
+  kind: 'Secret',
+  namespaced: true,
+};
+const CONFIG_MAPS: Resource<ConfigMap> = {
+  group: '',
+  version: 'v1',
+  plural: 'configmaps',
+  kind: 'ConfigMap',
+  namespaced: true,
+};
+
+export interface CredentialsDependencies {
+  kube: Pick<KubeClient, 'get'>;
+  openStore: (connection: S3Connection) => ObjectStore;
+  /** Throws a ProblemError for an endpoint this worker must not talk to. */
+  checkEndpoint: (endpoint: string) => void;
+  clock: Clock;
+  settings: { credentialsMaxAgeMilliseconds: number; identityNamespaces: readonly string[] };
+}
+
+export interface JobStores {
+  input: ObjectStore;
+  output: ObjectStore;
+}
+
+export class Credentials {
+  readonly #deps: CredentialsDependencies;
+  readonly #cache = new Map<
+    string,
+    { readAt: number; value: Promise<KubeObject & { data?: Record<string, string> }> }
+  >();
+
+  constructor(deps: CredentialsDependencies) {
+    this.#deps = deps;
+  }
+
+  /** Throws ProblemError: CredentialsNotFound, CredentialsInvalid, SecretAccessMissing, IdentityNotAllowed, EndpointNotAllowed. */
+  async open(descriptor: JobDescriptor): Promise<JobStores> {
+    const input = this.#deps.openStore(
+      await this.#connection(descriptor.namespace, descriptor.input.connection),
+    );
+    const output = this.#deps.openStore(
+      await this.#connection(descriptor.namespace, descriptor.output.connection),
+    );
+    return { input, output };
+  }
+
+  /** The engine's key, or undefined where the deployment names none. */
+  async engineKey(descriptor: JobDescriptor): Promise<string | undefined> {
+    const reference = descriptor.authSecretRef;
+    if (reference === undefined) return undefined;
+    const secret = await this.#read(SECRETS, reference.namespace, reference.name);
+    return required(decode(secret.data), 'api-key', reference);
+  }
+
+  /** Forgets what was read for this job: the store or the engine refused it. */
+  refused(descriptor: JobDescriptor): void {
+    const namespaces = [descriptor.namespace, descriptor.authSecretRef?.namespace];
+    for (const key of [...this.#cache.keys()]) {
+      if (namespaces.some((namespace) => namespace !== undefined && key.includes(` ${namespace}/`)))
+        this.#cache.delete(key);
+    }
+  }
+
+  async #connection(namespace: string, reference: ConnectionRef): Promise<S3Connection> {
+    const { bucket, region, endpoint, forcePathStyle } = reference;
+    if (endpoint !== undefined) this.#deps.checkEndpoint(endpoint);
+    return {
+      bucket,
+      region,
+      endpoint,
+      forcePathStyle,
+      credentials: await this.#credentials(namespace, reference),
+      caBundle: await this.#caBundle(namespace, reference.caBundleRef),
+    };
+  }
+
+  async #credentials(namespace: string, reference: ConnectionRef): Promise<S3Connection['credentials']> {
+    if (reference.credentialsSecretRef === undefined) {
+      this.#requireIdentityAllowed(namespace, reference.endpoint);
+      return undefined;
+    }
+    const name = reference.credentialsSecretRef.name;
+    const values = decode((await this.#read(SECRETS, namespace, name)).data);
+    return {
+      accessKeyId: required(values, 'AWS_ACCESS_KEY_ID', { namespace, name }),
+      secretAccessKey: required(values, 'AWS_SECRET_ACCESS_KEY', { namespace, name }),
+      sessionToken: values.get('AWS_SESSION_TOKEN'),
+    };
+  }
+
+  #requireIdentityAllowed(namespace: string, endpoint: string | undefined): void {
+    if (endpoint !== undefined) {
+      throw new ProblemError(
+        'IdentityNotAllowed',
+        `s3.endpoint ${endpoint} is set without credentialsSecretRef: the worker's own identity is never sent to a custom endpoint; name a Secret`,
+        true,
+      );
+    }
+    if (this.#deps.settings.identityNamespaces.includes(namespace)) return;
+    throw new ProblemError(
+      'IdentityNotAllowed',
+      `s3.credentialsSecretRef is missing and namespace ${namespace} may not use the worker's own identity; name a Secret, or add the namespace to the worker's --identity-namespaces`,
+      true,
+    );
+  }
+
+  async #caBundle(namespace: string, reference: ConnectionRef['caBundleRef']): Promise<string | undefined> {
+    if (reference === undefined) return undefined;
+    const map = await this.#read(CONFIG_MAPS, namespace, reference.name);
+    const pem = map.data?.[reference.key];
+    if (pem !== undefined && pem.includes('BEGIN CERTIFICATE')) return pem;
+    throw new ProblemError(
+      'CredentialsInvalid',
+      `ConfigMap ${namespace}/${reference.name} has no PEM certificate under key ${reference.key}`,
+      true,
+    );
+  }
+
+  async #read<T extends KubeObject & { data?: Record<string, string> }>(
+    resource: Resource<T>,
+    namespace: string,
+    name: string,
+  ): Promise<T> {
+    const key = `${resource.plural} ${namespace}/${name}`;
+    const now = this.#deps.clock.monotonic();
+    const cached = this.#cache.get(key);
+    if (cached !== undefined && now - cached.readAt < this.#deps.settings.credentialsMaxAgeMilliseconds) {
+      return (await cached.value) as T;
+    }
+    const value = this.#fetch(resource, namespace, name);
+    this.#cache.set(key, { readAt: now, value });
+    // A failed read is not kept: the next caller asks again.
+    value.catch(() => {
+      if (this.#cache.get(key)?.value === value) this.#cache.delete(key);
+    });
+    return value;
+  }
+
+  async #fetch<T extends KubeObject>(resource: Resource<T>, namespace: string, name: string): Promise<T> {
+    const what = `${resource.kind} ${namespace}/${name}`;
+    let object: T | undefined;
+    try {
+      object = await this.#deps.kube.get(resource, namespace, name);
+    } catch (error) {
+      if (error instanceof KubeError && error.status === 403) {
+        throw new ProblemError(
+          'SecretAccessMissing',
+          `workers may not read ${what}; allow it with: kubectl create rolebinding tidegate-worker -n ${namespace} ` +
+            `--clusterrole=tidegate-secret-reader --serviceaccount=tidegate-system:tidegate-worker`,
+          true,
+          { cause: error },
+        );
+      }
+      throw new ProblemError(
+        'KubernetesUnavailable',
+        `cannot read ${what}: ${(error as Error).message}`,
+        true,
+        { cause: error },
+      );
+    }
+    if (object === undefined) throw new ProblemError('CredentialsNotFound', `${what} does not exist`, true);
+    return object;
+  }
+}
+
+function decode(data: Record<string, string> | undefined): Map<string, string> {
+  return new Map(
+    Object.entries(data ?? {}).map(([key, value]) => [
+      key,
+      Buffer.from(value, 'base64').toString('utf8').trim(),
+    ]),
+  );
+}
+
+function required(
+  values: ReadonlyMap<string, string>,
+  key: string,
+  secret: { namespace: string; name: string },
+): string {
+  const value = values.get(key);
+  if (value !== undefined && value !== '') return value;
+  const found = values.size === 0 ? 'it is empty' : `it has ${[...values.keys()].sort().join(', ')}`;
+  throw new ProblemError(
+    'CredentialsInvalid',
+    `Secret ${secret.namespace}/${secret.name} has no key ${key} (${found})`,
+    true,
+  );
+}
