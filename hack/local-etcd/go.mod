@@ -1,4 +1,4 @@
-module local-etcd
+module tidegate.dev/local-etcd
 
 go 1.26.0
 
