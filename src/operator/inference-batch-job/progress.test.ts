@@ -1,5 +1,13 @@
 import { describe, expect, test } from '@jest/globals';
-import { addSample, forecast, isNoticeable, percentOf, roundRate, throughputOf, type Sample } from './progress.ts';
+import {
+  addSample,
+  forecast,
+  isNoticeable,
+  percentOf,
+  roundRate,
+  throughputOf,
+  type Sample,
+} from './progress.ts';
 
 const settings = {
   rateWindowMilliseconds: 60_000,

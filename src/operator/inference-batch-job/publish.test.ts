@@ -24,11 +24,7 @@ describe('an append is due', () => {
     ['not before the tail is 10 % of it', { publishedBytes: 95 * MiB }, 600_000],
     ['after ten minutes whatever the tail', { publishedBytes: 95 * MiB, tailSince: 400_000 }, 0],
     ['when the rest of the ten minutes is over', { publishedBytes: 95 * MiB, tailSince: 900_000 }, 500_000],
-    [
-      'at 5 MiB of a file that 10 % of would be less',
-      { doneBytes: 15 * MiB, publishedBytes: 10 * MiB },
-      0,
-    ],
+    ['at 5 MiB of a file that 10 % of would be less', { doneBytes: 15 * MiB, publishedBytes: 10 * MiB }, 0],
     ['not below 5 MiB of it', { doneBytes: 14 * MiB, publishedBytes: 10 * MiB }, 600_000],
     [
       'within two seconds while the file is small',
