@@ -299,8 +299,6 @@ export const JOB_STATES = {
 } as const satisfies Record<string, string>;
 export type JobState = keyof typeof JOB_STATES;
 
-const tokens = (about: string) => count().optional().describe(about);
-
 const status = withRules(
   object({
     observedGeneration: count().optional().describe('metadata.generation that this status was made from.'),
@@ -340,11 +338,11 @@ const status = withRules(
     estimatedCompletionTime: time().optional().describe('When the job is done if it goes on like this.'),
     windowEndTime: time().optional().describe('When the completion window ends.'),
     usage: object({
-      inputTokens: tokens('Prompt tokens, cached ones included.'),
-      cachedInputTokens: tokens(
+      inputTokens: count().describe('Prompt tokens, cached ones included.'),
+      cachedInputTokens: count().describe(
         'Prompt tokens that the engine took from its prefix cache, where it says so.',
       ),
-      outputTokens: tokens('Generated tokens.'),
+      outputTokens: count().describe('Generated tokens.'),
     })
       .optional()
       .describe('Tokens as the engine reported them, over all answers that were recorded.'),
@@ -565,6 +563,9 @@ export const inferenceBatchJobKind = {
       wide: true,
     },
   ],
+  conditions: JOB_CONDITIONS,
+  reasons: JOB_REASONS,
+  states: JOB_STATES,
   transitions: [
     {
       cel: `!has(oldSelf.status) || !has(oldSelf.status.completionTime) || (${unchanged})`,

@@ -23,6 +23,12 @@ export interface KindDefinition<Spec extends z.ZodType = z.ZodType, Status exten
   /** What a new object shows before the operator has seen it. */
   statusDefault: z.input<Status>;
   columns: PrinterColumn[];
+  /** What each condition means while True. */
+  conditions: Readonly<Record<string, string>>;
+  /** Every reason of every condition, and what it means. */
+  reasons: Readonly<Record<string, string>>;
+  /** What each word of `status.state` means. */
+  states?: Readonly<Record<string, string>>;
   /** Rules that need spec and status together. */
   transitions: TransitionRule[];
 }

@@ -214,5 +214,7 @@ export const modelDeploymentKind = {
       description: 'Time since creation',
     },
   ],
+  conditions: MODEL_DEPLOYMENT_CONDITIONS,
+  reasons: MODEL_DEPLOYMENT_REASONS,
   transitions: [],
 } satisfies KindDefinition<typeof spec, typeof status>;

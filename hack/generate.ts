@@ -1,0 +1,41 @@
+/** Everything that is generated from src/api: `node hack/generate.ts` writes it, hack/verify-generated.ts compares. */
+import { mkdir, writeFile } from 'node:fs/promises';
+import path from 'node:path';
+import { format, resolveConfig } from 'prettier';
+import { stringify } from 'yaml';
+import { crdOf } from '../src/api/crd.ts';
+import { GROUP } from '../src/api/group.ts';
+import { KINDS } from '../src/api/kinds.ts';
+import { conditionsPage, referencePage } from '../src/api/reference.ts';
+
+export const ROOT = path.resolve(import.meta.dirname, '..');
+
+/** Folders that hold nothing but generated files. */
+export const GENERATED_FOLDERS = ['crds'];
+
+const YAML_HEAD = '# Generated from src/api by hack/generate.ts. Do not edit.\n';
+
+/** Path below the repository root → content. */
+export async function generated(): Promise<Map<string, string>> {
+  const page = async (file: string, content: string) =>
+    files.set(file, await format(content, { ...(await resolveConfig(ROOT)), filepath: file }));
+  const files = new Map<string, string>();
+  for (const kind of KINDS) {
+    files.set(
+      `crds/${GROUP}_${kind.resource.plural}.yaml`,
+      YAML_HEAD + stringify(crdOf(kind), { lineWidth: 100, aliasDuplicateObjects: false }),
+    );
+    await page(`docs/reference/${kind.singular}.md`, referencePage(kind));
+  }
+  await page('docs/reference/conditions.md', conditionsPage(KINDS));
+  return files;
+}
+
+if (import.meta.main) {
+  for (const [file, content] of await generated()) {
+    const target = path.join(ROOT, file);
+    await mkdir(path.dirname(target), { recursive: true });
+    await writeFile(target, content);
+    console.log(`wrote ${file}`);
+  }
+}
