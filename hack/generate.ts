@@ -27,6 +27,19 @@ export async function generated(): Promise<Map<string, string>> {
     );
     await page(`docs/reference/${kind.singular}.md`, referencePage(kind));
   }
+  // Lets `kubectl apply -k` and config/ take the folder as a whole.
+  const crds = [...files.keys()]
+    .filter((file) => file.startsWith('crds/'))
+    .map((file) => path.basename(file));
+  files.set(
+    'crds/kustomization.yaml',
+    YAML_HEAD +
+      stringify({
+        apiVersion: 'kustomize.config.k8s.io/v1beta1',
+        kind: 'Kustomization',
+        resources: crds,
+      }),
+  );
   await page('docs/reference/conditions.md', conditionsPage(KINDS));
   return files;
 }
