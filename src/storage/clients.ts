@@ -117,7 +117,7 @@ export class Clients {
       ...(this.#deps.lookup === undefined ? {} : { lookup: this.#deps.lookup }),
     });
     const custom = connection.endpoint !== undefined;
-    return new S3Client({
+    const client = new S3Client({
       region: connection.region ?? settings.defaultRegion,
       ...(custom ? { endpoint: connection.endpoint as string } : { followRegionRedirects: true }),
       forcePathStyle: connection.forcePathStyle ?? custom,
@@ -133,8 +133,6 @@ export class Clients {
         : {}),
       // Waiting for "100 Continue" costs a round trip, and seconds on servers that never send it.
       expectContinueHeader: false,
-      // Attempts are counted, measured and spaced by retry.ts alone.
-      maxAttempts: 1,
       requestHandler: new NodeHttpHandler({
         httpAgent: agents.http,
         httpsAgent: agents.https,
@@ -143,6 +141,15 @@ export class Clients {
         socketAcquisitionWarningTimeout: 2 ** 31 - 1,
       }),
     });
+    // Attempts are counted, measured and spaced by retry.ts alone. The name stays: signing is placed behind it.
+    const { middlewareStack } = client;
+    middlewareStack.remove('retryMiddleware');
+    middlewareStack.add((next) => next, {
+      name: 'retryMiddleware',
+      step: 'finalizeRequest',
+      priority: 'high',
+    });
+    return client;
   }
 }
 

@@ -3,6 +3,7 @@
  * they differ the code wins over the status. Messages carry the server's own sentence, never the error object: that
  * holds the access key and the signed string.
  */
+import { isNativeError } from 'node:util/types';
 import { StoreError, type StoreErrorCode } from './contract.ts';
 
 /** One failed call: the error to hand out, whether the same call may succeed when repeated, and its metric label. */
@@ -76,6 +77,7 @@ interface SdkError extends Error {
   Code?: unknown;
   $metadata?: { httpStatusCode?: number; requestId?: string };
   $response?: { statusCode?: number };
+  errors?: (SdkError | undefined)[];
 }
 
 export interface CallContext {
@@ -95,7 +97,7 @@ export function judge(thrown: unknown, call: CallContext): Failure {
   });
   if (thrown instanceof StoreError) return { error: thrown, retryable: false, label: thrown.code };
   if (call.signal?.aborted === true) return failure('Aborted', 'aborted', 'Aborted');
-  if (!(thrown instanceof Error)) throw thrown;
+  if (!isNativeError(thrown)) throw thrown;
 
   const error: SdkError = thrown;
   if (error.name === 'AbortError') return failure('Aborted', 'aborted', 'Aborted');
@@ -146,9 +148,7 @@ function describe(error: SdkError, code: string, status: number | undefined): st
 /** Node puts several failed addresses of one name into an AggregateError. */
 function networkCode(error: SdkError): string | undefined {
   const candidates: unknown[] = [error.code];
-  if (error instanceof AggregateError) {
-    for (const each of error.errors) candidates.push((each as SdkError | undefined)?.code);
-  }
+  for (const each of error.errors ?? []) candidates.push(each?.code);
   if (error.name === 'TimeoutError') candidates.push('ETIMEDOUT');
   if (error.message === 'aborted' || error.message === 'socket hang up') candidates.push('ECONNRESET');
   return candidates.find(

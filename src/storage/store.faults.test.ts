@@ -280,7 +280,7 @@ describe('a body that is cut', () => {
   });
 
   test('by silence is given up and read on', async () => {
-    const silent: Answer = (request, response) => {
+    const silent: Answer = (_request, response) => {
       response.writeHead(200, { etag: ETAG, 'content-length': BYTES.length });
       response.write(BYTES.subarray(0, 5000));
     };
@@ -448,9 +448,12 @@ describe('conditions', () => {
     ],
   ])('%s', async (_name, conditional, expected) => {
     const playing: Answer = (request, response) => {
-      if (request.headers['if-none-match'] !== undefined) conditional(request, response);
+      if (request.headers['if-none-match'] !== undefined && request.method === 'PUT')
+        conditional(request, response);
       else if (request.method === 'POST' && request.url?.includes('uploads') === true)
         response.end('<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>');
+      else if (request.method === 'POST')
+        response.end('<CompleteMultipartUploadResult><ETag>"done"</ETag></CompleteMultipartUploadResult>');
       else put(request, response);
     };
     script = [playing];
