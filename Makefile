@@ -1,0 +1,61 @@
+# What a person runs. Everything is local to this folder; long steps say what they do and for how long.
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+
+NODE := node_modules/.bin/node --disable-warning=ExperimentalWarning
+JEST := NODE_OPTIONS="--experimental-vm-modules --disable-warning=ExperimentalWarning" node_modules/.bin/node node_modules/jest/bin/jest.js
+INSTALLED := node_modules/.package-lock.json
+
+export ENGINE_URL
+
+.PHONY: help
+help: ## Show this help
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+$(INSTALLED): package-lock.json
+	@hack/install.sh
+
+.PHONY: install
+install: $(INSTALLED)
+
+.PHONY: demo
+demo: install ## See one batch job go through real Kubernetes, Redis and S3 on this machine
+	@$(NODE) hack/demo/demo.ts
+
+.PHONY: stack
+stack: install ## Start the same parts and keep them running (ENGINE_URL=http://… for an engine of your own)
+	@$(NODE) hack/commands/stack.ts
+
+.PHONY: stack-down
+stack-down: install ## Stop what "make stack" started
+	@$(NODE) hack/commands/stack-down.ts
+
+.PHONY: parts
+parts: install ## Build the local Kubernetes, etcd and S3 server into .cache/bin
+	@$(NODE) hack/build-parts.ts
+
+.PHONY: test
+test: parts ## Run all tests, unit to end-to-end
+	@mkdir -p .cache
+	@$(JEST) --json --outputFile=.cache/test-results.json
+
+.PHONY: unit
+unit: install ## Run the tests that need no cluster
+	@$(JEST) --selectProjects unit
+
+.PHONY: types
+types: install ## Check types
+	@$(NODE) node_modules/typescript/bin/tsc --noEmit
+
+.PHONY: lint
+lint: install ## Check style and formatting
+	@$(NODE) node_modules/eslint/bin/eslint.js .
+	@$(NODE) node_modules/prettier/bin/prettier.cjs --check --log-level warn .
+
+.PHONY: floors
+floors: install ## Check that no file imports from a floor above it
+	@$(NODE) node_modules/dependency-cruiser/bin/dependency-cruiser.mjs --config .dependency-cruiser.cjs src e2e hack
+
+.PHONY: verify
+verify: install ## Check that generated files are what the sources generate
+	@$(NODE) hack/verify-generated.ts

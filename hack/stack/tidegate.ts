@@ -1,0 +1,150 @@
+/** Tidegate's own roles, and the engine look-alike, as child processes of `node src/main.ts`. */
+import { mkdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { startChild, untilReady, type Child, type Part } from './child.ts';
+import { nodeBinary, REPOSITORY } from './paths.ts';
+import { freePort } from './ports.ts';
+
+/** Changes of durations and sizes by room, as TIDEGATE_SETTINGS takes them. */
+export type Settings = Record<string, Record<string, number | string | boolean | string[]>>;
+
+export interface TidegateOptions {
+  role: 'operator' | 'worker';
+  name: string;
+  /** Logs go to `<dir>/<name>.log`, spilled data below `<dir>/spill`. */
+  dir: string;
+  kubeconfig: string;
+  redisUrl: string;
+  settings?: Settings | undefined;
+  failPoints?: string | undefined;
+}
+
+export interface TidegateProcess extends Part {
+  readonly role: 'operator' | 'worker';
+  /** `/livez`, `/readyz`, `/metrics`. */
+  readonly httpUrl: string;
+  /** Starts again with these fail points, or with none. */
+  restart(options?: { failPoints?: string | undefined }): Promise<void>;
+}
+
+const MAIN = join(REPOSITORY, 'src', 'main.ts');
+
+/** What a role must not take over from whoever started the stack. */
+const NOT_INHERITED = {
+  NODE_OPTIONS: undefined,
+  AWS_ACCESS_KEY_ID: undefined,
+  AWS_SECRET_ACCESS_KEY: undefined,
+  AWS_SESSION_TOKEN: undefined,
+  AWS_PROFILE: undefined,
+  AWS_ENDPOINT_URL: undefined,
+  AWS_REGION: undefined,
+};
+
+export async function startTidegate(options: TidegateOptions): Promise<TidegateProcess> {
+  const { role, name, dir } = options;
+  const port = await freePort();
+  const httpUrl = `http://127.0.0.1:${port}`;
+  const spill = join(dir, 'spill', name);
+  mkdirSync(spill, { recursive: true });
+
+  const start = async (failPoints: string | undefined): Promise<Child> => {
+    const child = startChild({
+      name,
+      command: nodeBinary(),
+      args: ['--disable-warning=ExperimentalWarning', MAIN, role],
+      env: {
+        ...NOT_INHERITED,
+        KUBECONFIG: options.kubeconfig,
+        REDIS_URL: options.redisUrl,
+        TIDEGATE_HTTP_HOST: '127.0.0.1',
+        TIDEGATE_HTTP_PORT: String(port),
+        TIDEGATE_ALLOW_LOOPBACK: '1',
+        TIDEGATE_SPILL_DIR: spill,
+        TIDEGATE_SETTINGS: JSON.stringify(options.settings ?? {}),
+        TIDEGATE_FAIL_POINTS: failPoints,
+        POD_NAME: name,
+        POD_NAMESPACE: 'tidegate-system',
+      },
+      cwd: REPOSITORY,
+      logFile: join(dir, `${name}.log`),
+    });
+    // Alive, not ready: a standby, or a role whose Redis is down, must be startable too.
+    await untilReady(child, async () => (await statusOf(`${httpUrl}/livez`)) === 200);
+    return child;
+  };
+
+  let child = await start(options.failPoints);
+  const stop = async (): Promise<void> => {
+    await child.stop(10_000);
+  };
+  return {
+    name,
+    role,
+    httpUrl,
+    logFile: child.logFile,
+    get pid() {
+      return child.pid;
+    },
+    running: () => child.running(),
+    kill: (signal) => child.kill(signal),
+    restart: async ({ failPoints } = {}) => {
+      await stop();
+      child = await start(failPoints);
+    },
+    stop,
+  };
+}
+
+export interface EngineOptions {
+  name: string;
+  dir: string;
+  /** Further arguments of `tidegate engine`. */
+  args?: readonly string[] | undefined;
+}
+
+export interface EngineProcess extends Part {
+  readonly url: string;
+}
+
+/** The vLLM look-alike. `kill` and `restart` keep its address. */
+export async function startEngine({ name, dir, args = [] }: EngineOptions): Promise<EngineProcess> {
+  const port = await freePort();
+  const url = `http://127.0.0.1:${port}`;
+  const start = async (): Promise<Child> => {
+    const child = startChild({
+      name,
+      command: nodeBinary(),
+      args: ['--disable-warning=ExperimentalWarning', MAIN, 'engine', '--port', String(port), ...args],
+      env: NOT_INHERITED,
+      cwd: REPOSITORY,
+      logFile: join(dir, `${name}.log`),
+    });
+    await untilReady(child, async () => (await statusOf(`${url}/health`)) === 200);
+    return child;
+  };
+  let child = await start();
+  const stop = async (): Promise<void> => {
+    await child.stop(2_000);
+  };
+  return {
+    name,
+    url,
+    logFile: child.logFile,
+    get pid() {
+      return child.pid;
+    },
+    running: () => child.running(),
+    kill: (signal) => child.kill(signal),
+    restart: async () => {
+      await stop();
+      child = await start();
+    },
+    stop,
+  };
+}
+
+async function statusOf(url: string): Promise<number> {
+  const answer = await fetch(url, { signal: AbortSignal.timeout(1_000) });
+  await answer.arrayBuffer();
+  return answer.status;
+}
