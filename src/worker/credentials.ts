@@ -56,7 +56,7 @@ export class Credentials {
     this.#deps = deps;
   }
 
-  /** Throws ProblemError: CredentialsNotFound, CredentialsInvalid, SecretAccessMissing, IdentityNotAllowed, EndpointNotAllowed. */
+  /** Throws ProblemError: CredentialsNotFound, CredentialsInvalid, SecretAccessMissing, AddressRefused. */
   async open(descriptor: JobDescriptor): Promise<JobStores> {
     const input = this.#deps.openStore(
       await this.#connection(descriptor.namespace, descriptor.input.connection),
@@ -114,14 +114,14 @@ export class Credentials {
   #requireIdentityAllowed(namespace: string, endpoint: string | undefined): void {
     if (endpoint !== undefined) {
       throw new ProblemError(
-        'IdentityNotAllowed',
+        'CredentialsInvalid',
         `s3.endpoint ${endpoint} is set without credentialsSecretRef: the worker's own identity is never sent to a custom endpoint; name a Secret`,
         true,
       );
     }
     if (this.#deps.settings.identityNamespaces.includes(namespace)) return;
     throw new ProblemError(
-      'IdentityNotAllowed',
+      'CredentialsInvalid',
       `s3.credentialsSecretRef is missing and namespace ${namespace} may not use the worker's own identity; name a Secret, or add the namespace to the worker's --identity-namespaces`,
       true,
     );

@@ -1,12 +1,12 @@
 /** What an engine's outcome means for a line: its record, another attempt, or a wait. Pure. */
-import { MAX_ANSWER_BYTES } from '../../batch/model.ts';
+import type { EngineAnswer } from '../../batch/records.ts';
 import type { EngineOutcome } from '../../engine/contract.ts';
 import type { JobDescriptor } from '../../queue/contract.ts';
 
 export type LineFate =
-  | { kind: 'record'; answer: { status: number; requestId: string; body: Buffer } }
-  /** No answer that could be kept; the line failed for good. */
-  | { kind: 'record'; error: { code: string; message: string } }
+  | { kind: 'answered'; answer: EngineAnswer }
+  /** All attempts ended without an answer that could be kept. */
+  | { kind: 'unanswered'; message: string }
   /** The line loses nothing and may be sent again as soon as something is open. */
   | { kind: 'again' }
   | { kind: 'busy'; retryAfterMilliseconds: number | undefined }
@@ -20,37 +20,22 @@ export function judge(
 ): LineFate {
   switch (outcome.kind) {
     case 'answer':
-      if (outcome.tooLarge === true) {
-        const message = `the engine's answer is larger than ${MAX_ANSWER_BYTES} bytes`;
-        return { kind: 'record', error: { code: 'answer_too_large', message } };
-      }
-      return { kind: 'record', answer: outcome };
+      return { kind: 'answered', answer: outcome };
     case 'busy':
       return { kind: 'busy', retryAfterMilliseconds: outcome.retryAfterMilliseconds };
     case 'hold':
     case 'aborted':
       return { kind: 'again' };
     case 'fault': {
-      if (line.attempts + 1 < descriptor.retry.maxAttempts) return { kind: 'retry', reason: outcome.reason };
-      if (outcome.status !== undefined && outcome.status >= 400 && outcome.body !== undefined) {
-        return {
-          kind: 'record',
-          answer: { status: outcome.status, requestId: outcome.requestId ?? '', body: outcome.body },
-        };
-      }
-      const message = `${outcome.message} (after ${descriptor.retry.maxAttempts} attempts)`;
-      return { kind: 'record', error: { code: FAULT_CODES[outcome.reason], message } };
+      const { maxAttempts } = descriptor.retry;
+      if (line.attempts + 1 < maxAttempts) return { kind: 'retry', reason: outcome.reason };
+      const { status, body, requestId = '' } = outcome;
+      if (status !== undefined && body !== undefined)
+        return { kind: 'answered', answer: { status, requestId, body } };
+      return { kind: 'unanswered', message: `${outcome.message} (attempt ${maxAttempts} of ${maxAttempts})` };
     }
   }
 }
-
-const FAULT_CODES: Record<Extract<EngineOutcome, { kind: 'fault' }>['reason'], string> = {
-  ConnectionLost: 'connection_lost',
-  ServerError: 'server_error',
-  Timeout: 'request_timeout',
-  InvalidAnswer: 'invalid_answer',
-  ErrorInAnswer: 'error_in_answer',
-};
 
 /** Exponential back-off with jitter of ±20 %, in milliseconds. @param nth counts from 1. */
 export function retryPause(nth: number, initial: number, max: number, random: () => number): number {

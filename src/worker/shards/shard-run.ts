@@ -33,7 +33,7 @@ export interface ShardRunDependencies {
     descriptor: JobDescriptor;
     signal: AbortSignal;
   }) => Promise<EngineOutcome>;
-  record: (line: PendingLine, fate: Extract<LineFate, { kind: 'record' }>) => LineRecord;
+  record: (line: PendingLine, fate: Extract<LineFate, { kind: 'answered' | 'unanswered' }>) => LineRecord;
   onHold: (
     descriptor: JobDescriptor,
     address: string,
@@ -154,7 +154,8 @@ export class ShardRun implements DispatchableRun {
   #settle(line: PendingLine, address: string, outcome: EngineOutcome): void {
     const fate = judge(outcome, line, this.#descriptor);
     switch (fate.kind) {
-      case 'record':
+      case 'answered':
+      case 'unanswered':
         this.#finish(this.#deps.record(line, fate));
         return;
       case 'again':
