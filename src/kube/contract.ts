@@ -66,7 +66,10 @@ export class KubeError extends Error {
 
 export interface CallOptions {
   signal?: AbortSignal;
+  /** For the whole call, repeats and waits included (of a list: for each page). */
   timeoutMilliseconds?: number;
+  /** Passes the client-side rate limit: for leases, which must not wait behind other writes. */
+  unlimited?: boolean;
 }
 
 export interface KubeClient {
