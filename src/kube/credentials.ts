@@ -1,6 +1,7 @@
 /** Where the API server is and how to identify to it. The only file that knows @kubernetes/client-node. */
 import { existsSync } from 'node:fs';
 import { readFile, stat } from 'node:fs/promises';
+import type { RequestOptions } from 'node:https';
 import { homedir } from 'node:os';
 import { delimiter, join } from 'node:path';
 import type { Clock } from '../observability/contract.ts';
@@ -78,7 +79,7 @@ export function kubeconfigCredentials(options: {
     return accessOf(loaded.config);
   });
   return {
-    access: rereader.access,
+    access: () => rereader.access(),
     refresh: () => {
       loaded = undefined;
       rereader.refresh();
@@ -148,8 +149,6 @@ async function loadKubeconfig(files: readonly string[]): Promise<KubeConfig> {
   return config;
 }
 
-type HttpsOptions = Parameters<KubeConfig['applyToHTTPSOptions']>[0];
-
 async function accessOf(config: KubeConfig): Promise<Access> {
   const cluster = config.getCurrentCluster();
   if (cluster === null) {
@@ -158,7 +157,7 @@ async function accessOf(config: KubeConfig): Promise<Access> {
   if (cluster.proxyUrl) {
     throw new Error(`kubeconfig cluster "${cluster.name}" has a proxy-url, which is not supported`);
   }
-  const options: HttpsOptions & { headers: Record<string, string> } = { headers: {} };
+  const options: RequestOptions & { headers: Record<string, string> } = { headers: {} };
   await config.applyToHTTPSOptions(options);
   const basic = options.auth ? `Basic ${Buffer.from(options.auth).toString('base64')}` : undefined;
   return {
