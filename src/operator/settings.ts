@@ -18,6 +18,8 @@ export interface JobSettings {
   resyncMilliseconds: number;
   /** How long a problem stays in the status after it was last seen. */
   problemShownMilliseconds: number;
+  /** An outage of Redis shorter than this is not shown in any status. */
+  unavailableShownMilliseconds: number;
   /** A job that gets no line done for this long while all places are taken is Throttled. */
   throttledAfterMilliseconds: number;
   /** What workers get, after a stop, to check in the lines that they have finished, before the rest is decided. */
@@ -69,6 +71,7 @@ export const DEFAULT_SETTINGS: OperatorSettings = {
     retryCeilingMilliseconds: 30_000,
     resyncMilliseconds: 60_000,
     problemShownMilliseconds: 30_000,
+    unavailableShownMilliseconds: 10_000,
     throttledAfterMilliseconds: 30_000,
     stopGraceMilliseconds: 2_000,
     unindexedEndMilliseconds: 60_000,

@@ -1,0 +1,248 @@
+/** Carrying out the end of a job: put it on record, stop its lines, let a worker write what is missing, close. */
+import type { JobReason, JobState } from '../../api/inference-batch-job.ts';
+import { noOutcomes, type Counts } from '../../batch/model.ts';
+import { kubeTime } from '../../kube/conditions.ts';
+import type { FinalReport, Problem, StopCause } from '../../queue/contract.ts';
+import { descriptorChange, everIndexed, neverStarted, soonest, statusPart, type Context } from './context.ts';
+import { conditionReason, reasonOf, terminalStateOf, type Ending } from './ending.ts';
+import { eventsOf } from './events.ts';
+import { percentOf } from './progress.ts';
+import { retryOf } from './retry.ts';
+import type { JobMemory, JobPlan } from './snapshot.ts';
+import { recentErrorsOf, statusWith, usageOf, type ConditionValues, type Status } from './status.ts';
+
+/** While a worker finalises, losses in Redis are looked for this often. */
+const WATCH_MILLISECONDS = 5_000;
+
+/** @param recorded whether the status already says that the job ends this way: nothing final is done before. */
+export function carryOutEnding(context: Context, ending: Ending, recorded: boolean): JobPlan {
+  const stopped = stopPart(context, ending);
+  if (!recorded) return { ...stopped, ...recordPart(context, ending), requeueAfterMilliseconds: 1_000 };
+  const { queue } = context.snapshot;
+  const final = queue?.final;
+  if (final?.missing !== undefined && final.missing.length > 0) {
+    return runAgain(context, ending, final.missing);
+  }
+  if (final !== undefined) return close(context, ending, outcomeOfReport(final));
+  if (nothingToFinalize(context, ending)) return close(context, ending, nothingRan());
+  if (queue === undefined) {
+    return { requeueAfterMilliseconds: WATCH_MILLISECONDS, memory: stopped.memory };
+  }
+  if (queue.problem?.task === 'finalize') return afterProblem(context, ending, queue.problem, stopped);
+  return { ...stopped, ...finalizePart(context, ending, stopped.memory) };
+}
+
+function recordPart({ snapshot: { job }, at }: Context, ending: Ending): Pick<JobPlan, 'status' | 'events'> {
+  const message = ending.message;
+  const draft = statusWith(job, at.now, {
+    state: 'Finalizing',
+    message,
+    conditions: {
+      Running: { status: 'False', reason: reasonOf(ending), message },
+      Reconciling: { status: 'True', reason: 'Finalizing', message },
+      Stalled: { status: 'False', reason: 'Progressing', message: 'the job is ending' },
+    },
+    fields: { estimatedCompletionTime: undefined },
+  });
+  return { status: { draft, urgent: true }, events: eventsOf(job.status, draft) };
+}
+
+/** Lines stop at once, before the end is on record: an end that is due stays due. */
+function stopPart(context: Context, ending: Ending): JobPlan {
+  const { queue, memory } = context.snapshot;
+  const stoppedAt = memory.stoppedAt ?? context.at.monotonic;
+  const remembered: JobMemory = { ...memory, fed: undefined, withdrawn: true, stoppedAt };
+  if (queue === undefined || neverStarted(context.snapshot)) {
+    return { memory: { ...memory, fed: undefined, stoppedAt } };
+  }
+  const descriptor = descriptorChange(context, ending.kind === 'Complete' ? 'Run' : 'Stop');
+  return {
+    ...(descriptor === undefined ? {} : { descriptor }),
+    ...(memory.withdrawn === true ? {} : { withdraw: true }),
+    memory: remembered,
+  };
+}
+
+function causeOf(ending: Ending): { kind: 'Complete' } | StopCause {
+  if (ending.kind !== 'Failed') return { kind: ending.kind };
+  return { kind: 'Failed', reason: ending.reason, message: ending.message };
+}
+
+function finalizePart(
+  { snapshot, at, settings }: Context,
+  ending: Ending,
+  memory: JobMemory,
+): Pick<JobPlan, 'tasks' | 'requeueAfterMilliseconds'> {
+  // Finished lines of open shards are checked in first; what is not there then counts as unfinished.
+  const inFlight = ending.kind !== 'Complete' && everIndexed(snapshot);
+  const stoppedFor = at.monotonic - (memory.stoppedAt ?? at.monotonic);
+  const delayMilliseconds = inFlight ? Math.max(0, settings.stopGraceMilliseconds - stoppedFor) : 0;
+  const uid = snapshot.job.metadata.uid ?? '';
+  return {
+    tasks: [{ task: { kind: 'finalize', uid, cause: causeOf(ending) }, delayMilliseconds }],
+    requeueAfterMilliseconds: WATCH_MILLISECONDS,
+  };
+}
+
+/** Without an index there are no lines to give records to; waiting for one must not keep a job from ending. */
+function nothingToFinalize({ snapshot, at, settings }: Context, ending: Ending): boolean {
+  if (everIndexed(snapshot)) return false;
+  if (neverStarted(snapshot) || ending.kind === 'Failed') return true;
+  if (snapshot.queue?.problem?.task === 'finalize') return true;
+  const stoppedAt = snapshot.memory.stoppedAt ?? at.monotonic;
+  return at.monotonic - stoppedAt >= settings.unindexedEndMilliseconds;
+}
+
+function afterProblem(context: Context, ending: Ending, problem: Problem, stopped: JobPlan): JobPlan {
+  const { snapshot, at, settings } = context;
+  if (!problem.retryable) return close(context, failedToFinalize(problem), outcomeSoFar(context));
+  const retry = retryOf(problem, snapshot.memory, at, settings);
+  const shown = statusWith(snapshot.job, at.now, {
+    state: 'Finalizing',
+    message: problem.message,
+    conditions: {
+      Reconciling: { status: 'True', reason: conditionReason(problem.reason), message: problem.message },
+    },
+  });
+  const status = statusPart(context, shown).part;
+  if (retry.inMilliseconds > 0) {
+    const requeueAfterMilliseconds =
+      soonest(retry.inMilliseconds, WATCH_MILLISECONDS) ?? retry.inMilliseconds;
+    return { ...stopped, ...status, requeueAfterMilliseconds };
+  }
+  return {
+    ...stopped,
+    ...status,
+    ...finalizePart(context, ending, stopped.memory),
+    clear: ['problem'],
+    memory: { ...stopped.memory, retries: retry.retries },
+  };
+}
+
+const failedToFinalize = (problem: Problem): Ending => ({
+  kind: 'Failed',
+  reason: conditionReason(problem.reason),
+  message: `the last records could not be published: ${problem.message}`,
+});
+
+/** Results were lost, or counted before they were written: those shards are run, or finalised, again. */
+function runAgain({ snapshot, at }: Context, ending: Ending, missing: readonly number[]): JobPlan {
+  const { job, memory } = snapshot;
+  const again: JobPlan = {
+    markMissing: missing,
+    clear: ['final'],
+    requeueAfterMilliseconds: 0,
+    memory: { ...memory, fed: undefined, stoppedAt: undefined, withdrawn: undefined },
+  };
+  if (ending.kind !== 'Complete') return again;
+  const message = `the results of ${missing.length} shards are missing; their lines run again`;
+  const draft = statusWith(job, at.now, {
+    state: 'Running',
+    message,
+    conditions: {
+      Running: { status: 'True', reason: 'Running', message },
+      Reconciling: { status: 'True', reason: 'Progressing', message },
+    },
+  });
+  return { ...again, status: { draft, urgent: true } };
+}
+
+interface Outcome {
+  counts: Counts;
+  fields: Pick<Partial<Status>, 'usage' | 'outputs' | 'recentErrors'>;
+}
+
+function outcomeOfReport(final: FinalReport): Outcome {
+  const { results, errors, manifest } = final;
+  return {
+    counts: final.counts,
+    fields: {
+      usage: usageOf(final.usage),
+      outputs: {
+        ...(results === undefined ? {} : { results }),
+        ...(errors === undefined ? {} : { errors }),
+        manifest,
+      },
+      recentErrors: final.recentErrors.length === 0 ? undefined : recentErrorsOf(final.recentErrors),
+    },
+  };
+}
+
+const nothingRan = (): Outcome => ({ counts: { total: 0, ...noOutcomes() }, fields: {} });
+
+/** What was last known, where no report can be had any more: lines without a known record count as failed. */
+function outcomeSoFar({ snapshot: { job, queue } }: Context): Outcome {
+  const shown = job.status?.counts ?? { total: 0, ...noOutcomes() };
+  const total = queue?.index?.total ?? shown.total;
+  const outcomes = queue?.index === undefined ? shown : queue.counts;
+  const { completed, expired, cancelled } = outcomes;
+  return {
+    counts: {
+      total,
+      completed,
+      expired,
+      cancelled,
+      failed: Math.max(0, total - completed - expired - cancelled),
+    },
+    fields: {},
+  };
+}
+
+/** Condition, completion time, counts and outputs in one patch; events follow it. */
+function close({ snapshot: { job, memory }, at }: Context, ending: Ending, outcome: Outcome): JobPlan {
+  const { counts } = outcome;
+  const ended = counts.completed + counts.failed + counts.expired + counts.cancelled;
+  const state: JobState = terminalStateOf(ending);
+  const tally = `${counts.completed} of ${counts.total} lines completed, ${counts.total - counts.completed} did not`;
+  const message = ending.kind === 'Complete' ? tally : `${ending.message}; ${tally}`;
+  const draft = statusWith(job, at.now, {
+    state,
+    message,
+    conditions: terminalConditions(ending, message),
+    fields: {
+      ...outcome.fields,
+      counts: {
+        total: counts.total,
+        completed: counts.completed,
+        failed: counts.failed,
+        expired: counts.expired,
+        cancelled: counts.cancelled,
+      },
+      progress: `${ended}/${counts.total}`,
+      percent: percentOf(ended, counts.total),
+      throughput: undefined,
+      estimatedCompletionTime: undefined,
+      completionTime: kubeTime(at.now),
+    },
+  });
+  return {
+    status: { draft, urgent: true },
+    events: eventsOf(job.status, draft),
+    // The write itself wakes us for the clean-up; this is for the case that its event is lost.
+    requeueAfterMilliseconds: 1_000,
+    memory: { ...memory, fed: undefined },
+  };
+}
+
+function terminalConditions(ending: Ending, message: string): ConditionValues {
+  const finished = (reason: JobReason) => ({
+    status: 'False' as const,
+    reason,
+    message: 'the job has ended',
+  });
+  if (ending.kind === 'Complete') {
+    return {
+      Running: finished('Finished'),
+      Complete: { status: 'True', reason: 'Completed', message },
+      Reconciling: finished('Finished'),
+      Stalled: finished('Finished'),
+    };
+  }
+  const reason = reasonOf(ending);
+  return {
+    Running: finished('Finished'),
+    Failed: { status: 'True', reason, message },
+    Reconciling: finished('Finished'),
+    Stalled: { status: 'True', reason, message },
+  };
+}
