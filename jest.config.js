@@ -20,12 +20,12 @@ export default {
     {
       ...shared,
       displayName: 'unit',
-      testMatch: ['<rootDir>/src/**/*.test.ts', '<rootDir>/hack/**/*.test.ts'],
+      testMatch: ['<rootDir>/{src,hack}/**/*.test.ts', '<rootDir>/e2e/{checker,harness}/**/*.test.ts'],
     },
     {
       ...shared,
       displayName: 'e2e',
-      testMatch: ['<rootDir>/e2e/**/*.test.ts'],
+      testMatch: ['<rootDir>/e2e/*.test.ts'],
       globalSetup: '<rootDir>/e2e/stack-setup.ts',
       globalTeardown: '<rootDir>/e2e/stack-teardown.ts',
     },

@@ -13,7 +13,7 @@ const DIR = join(CACHE, 'stack');
 function explain(stack: StackDescription, was: string): void {
   const relative = (path: string): string => path.replace(`${REPOSITORY}/`, '');
   const rows: [string, string][] = [
-    ['Kubernetes', stack.kubeUrl],
+    ['Kubernetes', stack.kube.url],
     ['S3', `${stack.s3.endpoint}, bucket ${stack.s3.bucket} (as files: ${relative(stack.s3.folder)})`],
     ['Redis', stack.redisUrl],
     ['Engine', stack.engineUrls.join(', ')],

@@ -16,7 +16,7 @@ export interface PartDescription {
 export interface StackDescription {
   dir: string;
   kubeconfig: string;
-  kubeUrl: string;
+  kube: { url: string; caFile: string; adminToken: string };
   redisUrl: string;
   s3: {
     endpoint: string;
@@ -37,7 +37,7 @@ export function describeStack(stack: Stack): StackDescription {
   return {
     dir: stack.dir,
     kubeconfig: stack.kube.adminKubeconfig,
-    kubeUrl: stack.kube.url,
+    kube: { url: stack.kube.url, caFile: stack.kube.caFile, adminToken: stack.kube.adminToken },
     redisUrl: stack.redis.url,
     s3: {
       endpoint: s3.endpoint,

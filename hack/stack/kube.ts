@@ -5,11 +5,11 @@
  */
 import { generateKeyPairSync, randomUUID } from 'node:crypto';
 import { mkdirSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
-import { request } from 'node:https';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { startChild, startPart, untilReady, type Part } from './child.ts';
 import { binary } from './paths.ts';
+import { kubeRequester, type KubeRequest } from './kube-request.ts';
 import { freePort } from './ports.ts';
 
 export interface KubeOptions {
@@ -17,11 +17,6 @@ export interface KubeOptions {
   dir?: string;
   /** Also run kube-controller-manager. */
   controllerManager?: boolean;
-}
-
-export interface KubeAnswer {
-  status: number;
-  body: unknown;
 }
 
 export interface Kube {
@@ -33,8 +28,9 @@ export interface Kube {
   readonly caFile: string;
   /** kubeconfig of a member of system:masters. */
   readonly adminKubeconfig: string;
+  readonly adminToken: string;
   /** A request as the administrator; for set-up and tests, so that they need no client library. */
-  request(method: string, path: string, body?: object, contentType?: string): Promise<KubeAnswer>;
+  readonly request: KubeRequest;
   /** kubeconfig of a ServiceAccount, with a real token from the TokenRequest API, valid for 30 days. */
   kubeconfigFor(account: { namespace: string; name: string }): Promise<string>;
   /** kubeconfig with this bearer token. */
@@ -99,8 +95,7 @@ export async function startKube(options: KubeOptions = {}): Promise<Kube> {
   );
 
   const caFile = join(certificates, 'apiserver.crt');
-  const call = (method: string, path: string, body?: object, contentType = 'application/json') =>
-    httpsRequest({ url, caFile, token: adminToken, method, path, body, contentType });
+  const call = kubeRequester({ url, caFile, token: adminToken });
 
   const apiserver = await startPart(
     async () => {
@@ -177,6 +172,7 @@ export async function startKube(options: KubeOptions = {}): Promise<Kube> {
     url,
     caFile,
     adminKubeconfig,
+    adminToken,
     request: call,
     writeKubeconfig,
     kubeconfigFor: async ({ namespace, name }) => {
@@ -226,52 +222,4 @@ function kubeconfig({ url, caFile, name, token, namespace }: Kubeconfig): string
     undefined,
     2,
   );
-}
-
-interface Call {
-  url: string;
-  caFile: string;
-  token: string;
-  method: string;
-  path: string;
-  body: object | undefined;
-  contentType: string;
-}
-
-/** One request over a connection of its own: an API server that restarts leaves no broken pool behind. */
-function httpsRequest({ url, caFile, token, method, path, body, contentType }: Call): Promise<KubeAnswer> {
-  return new Promise((resolve, reject) => {
-    const outgoing = request(
-      `${url}${path}`,
-      {
-        method,
-        ca: readFileSync(caFile),
-        agent: false,
-        timeout: 10_000,
-        headers: {
-          authorization: `Bearer ${token}`,
-          accept: 'application/json',
-          ...(body === undefined ? {} : { 'content-type': contentType }),
-        },
-      },
-      (answer) => {
-        const chunks: Buffer[] = [];
-        answer.on('data', (chunk: Buffer) => chunks.push(chunk));
-        answer.on('error', reject);
-        answer.on('end', () => {
-          const text = Buffer.concat(chunks).toString('utf8');
-          let parsed: unknown = text;
-          try {
-            parsed = JSON.parse(text);
-          } catch {
-            // Health pages are plain text.
-          }
-          resolve({ status: answer.statusCode ?? 0, body: parsed });
-        });
-      },
-    );
-    outgoing.on('timeout', () => outgoing.destroy(new Error('no answer within 10 s')));
-    outgoing.on('error', reject);
-    outgoing.end(body === undefined ? undefined : JSON.stringify(body));
-  });
 }
