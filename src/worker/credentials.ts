@@ -9,21 +9,22 @@ import type { ConnectionRef, JobDescriptor } from '../queue/contract.ts';
 import type { ObjectStore, S3Connection } from '../storage/contract.ts';
 import { ProblemError } from './problems.ts';
 
-interface Secret extends KubeObject {
-  data?: Record<string, string>;
-}
-interface ConfigMap extends KubeObject {
+/** A Secret or ConfigMap. */
+interface WithData extends KubeObject {
   data?: Record<string, string>;
 }
 
-const SECRETS: Resource<Secret> = {
+/** How many Secrets and ConfigMaps are remembered for clean-ups. */
+const LAST_KNOWN_LIMIT = 1_000;
+
+const SECRETS: Resource<WithData> = {
   group: '',
   version: 'v1',
   plural: 'secrets',
   kind: 'Secret',
   namespaced: true,
 };
-const CONFIG_MAPS: Resource<ConfigMap> = {
+const CONFIG_MAPS: Resource<WithData> = {
   group: '',
   version: 'v1',
   plural: 'configmaps',
@@ -47,10 +48,9 @@ export interface JobStores {
 
 export class Credentials {
   readonly #deps: CredentialsDependencies;
-  readonly #cache = new Map<
-    string,
-    { readAt: number; value: Promise<KubeObject & { data?: Record<string, string> }> }
-  >();
+  readonly #cache = new Map<string, { readAt: number; value: Promise<WithData> }>();
+  /** What was read last, for the clean-up after a deletion that took the Secret along. */
+  readonly #lastKnown = new Map<string, WithData>();
 
   constructor(deps: CredentialsDependencies) {
     this.#deps = deps;
@@ -58,13 +58,11 @@ export class Credentials {
 
   /** Throws ProblemError: CredentialsNotFound, CredentialsInvalid, SecretAccessMissing, AddressRefused. */
   async open(descriptor: JobDescriptor): Promise<JobStores> {
-    const input = this.#deps.openStore(
-      await this.#connection(descriptor.namespace, descriptor.input.connection),
-    );
-    const output = this.#deps.openStore(
-      await this.#connection(descriptor.namespace, descriptor.output.connection),
-    );
-    return { input, output };
+    const { input, output } = descriptor;
+    return {
+      input: this.#deps.openStore(await this.#connection(descriptor, input.connection)),
+      output: this.#deps.openStore(await this.#connection(descriptor, output.connection)),
+    };
   }
 
   /** The engine's key, or undefined where the deployment names none. */
@@ -84,7 +82,7 @@ export class Credentials {
     }
   }
 
-  async #connection(namespace: string, reference: ConnectionRef): Promise<S3Connection> {
+  async #connection(descriptor: JobDescriptor, reference: ConnectionRef): Promise<S3Connection> {
     const { bucket, region, endpoint, forcePathStyle } = reference;
     if (endpoint !== undefined) this.#deps.checkEndpoint(endpoint);
     return {
@@ -92,18 +90,22 @@ export class Credentials {
       region,
       endpoint,
       forcePathStyle,
-      credentials: await this.#credentials(namespace, reference),
-      caBundle: await this.#caBundle(namespace, reference.caBundleRef),
+      credentials: await this.#credentials(descriptor, reference),
+      caBundle: await this.#caBundle(descriptor, reference.caBundleRef),
     };
   }
 
-  async #credentials(namespace: string, reference: ConnectionRef): Promise<S3Connection['credentials']> {
+  async #credentials(
+    descriptor: JobDescriptor,
+    reference: ConnectionRef,
+  ): Promise<S3Connection['credentials']> {
+    const { namespace } = descriptor;
     if (reference.credentialsSecretRef === undefined) {
       this.#requireIdentityAllowed(namespace, reference.endpoint);
       return undefined;
     }
     const name = reference.credentialsSecretRef.name;
-    const values = decode((await this.#read(SECRETS, namespace, name)).data);
+    const values = decode((await this.#read(SECRETS, namespace, name, isGone(descriptor))).data);
     return {
       accessKeyId: required(values, 'AWS_ACCESS_KEY_ID', { namespace, name }),
       secretAccessKey: required(values, 'AWS_SECRET_ACCESS_KEY', { namespace, name }),
@@ -127,9 +129,13 @@ export class Credentials {
     );
   }
 
-  async #caBundle(namespace: string, reference: ConnectionRef['caBundleRef']): Promise<string | undefined> {
+  async #caBundle(
+    descriptor: JobDescriptor,
+    reference: ConnectionRef['caBundleRef'],
+  ): Promise<string | undefined> {
     if (reference === undefined) return undefined;
-    const map = await this.#read(CONFIG_MAPS, namespace, reference.name);
+    const { namespace } = descriptor;
+    const map = await this.#read(CONFIG_MAPS, namespace, reference.name, isGone(descriptor));
     const pem = map.data?.[reference.key];
     if (pem !== undefined && pem.includes('BEGIN CERTIFICATE')) return pem;
     throw new ProblemError(
@@ -139,29 +145,43 @@ export class Credentials {
     );
   }
 
-  async #read<T extends KubeObject & { data?: Record<string, string> }>(
-    resource: Resource<T>,
+  /** @param orLastKnown the object may be gone already, and what it said last is better than nothing */
+  async #read(
+    resource: Resource<WithData>,
     namespace: string,
     name: string,
-  ): Promise<T> {
+    orLastKnown = false,
+  ): Promise<WithData> {
     const key = `${resource.plural} ${namespace}/${name}`;
     const now = this.#deps.clock.monotonic();
     const cached = this.#cache.get(key);
     if (cached !== undefined && now - cached.readAt < this.#deps.settings.credentialsMaxAgeMilliseconds) {
-      return (await cached.value) as T;
+      return cached.value;
     }
     const value = this.#fetch(resource, namespace, name);
     this.#cache.set(key, { readAt: now, value });
-    // A failed read is not kept: the next caller asks again.
-    value.catch(() => {
+    try {
+      this.#remember(key, await value);
+    } catch (error) {
+      // A failed read is not kept: the next caller asks again.
       if (this.#cache.get(key)?.value === value) this.#cache.delete(key);
-    });
+      const lastKnown = orLastKnown ? this.#lastKnown.get(key) : undefined;
+      if (lastKnown !== undefined) return lastKnown;
+      throw error;
+    }
     return value;
   }
 
-  async #fetch<T extends KubeObject>(resource: Resource<T>, namespace: string, name: string): Promise<T> {
+  #remember(key: string, value: WithData): void {
+    this.#lastKnown.delete(key);
+    this.#lastKnown.set(key, value);
+    const oldest = this.#lastKnown.keys().next().value;
+    if (this.#lastKnown.size > LAST_KNOWN_LIMIT && oldest !== undefined) this.#lastKnown.delete(oldest);
+  }
+
+  async #fetch(resource: Resource<WithData>, namespace: string, name: string): Promise<WithData> {
     const what = `${resource.kind} ${namespace}/${name}`;
-    let object: T | undefined;
+    let object: WithData | undefined;
     try {
       object = await this.#deps.kube.get(resource, namespace, name);
     } catch (error) {
@@ -185,6 +205,9 @@ export class Credentials {
     return object;
   }
 }
+
+/** A deleted namespace takes the job's Secret along before the job's own objects are removed. */
+const isGone = (descriptor: JobDescriptor): boolean => descriptor.run === 'Gone';
 
 function decode(data: Record<string, string> | undefined): Map<string, string> {
   return new Map(

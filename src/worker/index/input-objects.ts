@@ -65,9 +65,9 @@ async function* inputObject(options: InputOptions, key: string, number: number):
           return { bucket: stores.output.bucket, key: unpackedKey, etag, bytes, ...named };
         },
       };
-    } catch (error) {
+    } finally {
+      // Also when the index pass gives up: a generator then ends without an error here.
       await upload.abort();
-      throw error;
     }
   } finally {
     body.destroy();

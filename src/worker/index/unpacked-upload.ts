@@ -37,7 +37,9 @@ export class UnpackedUpload {
     if (this.#upload === undefined)
       return this.#store.put(this.#key, this.#takePieces(), { signal: this.#signal });
     if (this.#pieceBytes > 0) await this.#uploadPart();
-    return this.#upload.complete({ signal: this.#signal });
+    const completed = await this.#upload.complete({ signal: this.#signal });
+    this.#upload = undefined;
+    return completed;
   }
 
   /** Leaves no upload behind; after `finish` there is none. */
