@@ -3,6 +3,8 @@ import { readdir, readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { generated, GENERATED_FOLDERS, ROOT } from './generate.ts';
 
+export { ROOT };
+
 /** One sentence for each difference; none means that all is well. */
 export async function differences(root: string = ROOT): Promise<string[]> {
   const expected = await generated();

@@ -57,6 +57,15 @@ function describe(raw: RawSchema, mutability: Mutability | undefined): string | 
   ].join(' ');
 }
 
+/** The server judges a default by the rules of its object before it fills in the defaults below: so fill them in here. */
+function filled(value: unknown, properties: Record<string, RawSchema> | undefined): unknown {
+  if (properties === undefined || typeof value !== 'object' || value === null) return value;
+  const defaults = Object.entries(properties)
+    .filter(([, child]) => child.default !== undefined)
+    .map(([name, child]) => [name, filled(child.default, child.properties)]);
+  return { ...(Object.fromEntries(defaults) as object), ...value };
+}
+
 function structural(raw: RawSchema, inherited?: Mutability): Schema {
   const { mutability, description: _, properties, additionalProperties, items, type, ...rest } = raw;
   const effective = mutability ?? inherited;
@@ -67,6 +76,7 @@ function structural(raw: RawSchema, inherited?: Mutability): Schema {
     type,
     ...(description !== undefined && { description }),
     ...rest,
+    ...(rest.default !== undefined && { default: filled(rest.default, properties) }),
     ...(items && { items: structural(items) }),
     ...(properties && {
       properties: Object.fromEntries(

@@ -111,6 +111,6 @@ export type Condition = z.output<typeof condition>;
 
 export const conditions = () =>
   z
-    .array(condition)
+    .array(condition.describe('One condition (metav1.Condition).'))
     .max(16)
     .meta({ 'x-kubernetes-list-type': 'map', 'x-kubernetes-list-map-keys': ['type'] });

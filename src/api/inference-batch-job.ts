@@ -148,11 +148,6 @@ const retry = withRules(
       cel: 'self.initialBackoffSeconds <= self.maxBackoffSeconds',
       holds: (self) => self.initialBackoffSeconds <= self.maxBackoffSeconds,
       message: 'initialBackoffSeconds must not exceed maxBackoffSeconds',
-      explain: {
-        cel: "'initialBackoffSeconds is ' + string(self.initialBackoffSeconds) + ' and must not exceed maxBackoffSeconds, which is ' + string(self.maxBackoffSeconds)",
-        message: (self) =>
-          `initialBackoffSeconds is ${self.initialBackoffSeconds} and must not exceed maxBackoffSeconds, which is ${self.maxBackoffSeconds}`,
-      },
       field: 'initialBackoffSeconds',
     },
   ],
@@ -265,11 +260,6 @@ const spec = withRules(
       cel: 'self.requestTimeoutSeconds <= self.completionWindowSeconds',
       holds: (self) => self.requestTimeoutSeconds <= self.completionWindowSeconds,
       message: 'requestTimeoutSeconds (600 unless set) must not exceed completionWindowSeconds',
-      explain: {
-        cel: "'requestTimeoutSeconds is ' + string(self.requestTimeoutSeconds) + ' (600 unless set) and must not exceed completionWindowSeconds, which is ' + string(self.completionWindowSeconds)",
-        message: (self) =>
-          `requestTimeoutSeconds is ${self.requestTimeoutSeconds} (600 unless set) and must not exceed completionWindowSeconds, which is ${self.completionWindowSeconds}`,
-      },
       field: 'requestTimeoutSeconds',
     },
     {

@@ -10,8 +10,6 @@ export interface Rule<T> {
   holds: (self: T) => boolean;
   /** Says what is allowed. */
   message: string;
-  /** Says also what was found; falls back to `message` where it cannot be computed. */
-  explain?: { cel: string; message: (self: T) => string };
   /** The field at fault below the object that carries the rule. */
   field?: string;
 }
@@ -27,14 +25,12 @@ export interface TransitionRule {
 export interface CELValidation {
   rule: string;
   message: string;
-  messageExpression?: string;
   fieldPath?: string;
 }
 
 const celOf = <T>(rule: Rule<T>): CELValidation => ({
   rule: rule.cel,
   message: rule.message,
-  ...(rule.explain && { messageExpression: rule.explain.cel }),
   ...(rule.field && { fieldPath: `.${rule.field}` }),
 });
 
@@ -54,7 +50,7 @@ export function withRules<S extends z.ZodType>(
       if (rule.holds(self)) continue;
       context.addIssue({
         code: 'custom',
-        message: rule.explain?.message(self) ?? rule.message,
+        message: rule.message,
         path: rule.field ? [rule.field] : [],
       });
     }
