@@ -47,7 +47,7 @@ export class DuplicateFinder {
   readonly #buffers: Uint32Array[] = [];
   readonly #buffered = new Uint16Array(PARTITIONS);
   readonly #entries = new Float64Array(PARTITIONS);
-  #appends: Promise<void>[] = [];
+  #full: { partition: number; bytes: Buffer }[] = [];
 
   constructor(spill: SpillStore, hash: IdHash) {
     this.#spill = spill;
@@ -70,23 +70,22 @@ export class DuplicateFinder {
   }
 
   #flush(partition: number): void {
-    const count = this.#buffered[partition]!;
-    if (count === 0) return;
-    const buffer = this.#buffers[partition]!;
+    this.#full.push({ partition, bytes: this.#bufferedBytes(partition) });
     this.#buffers[partition] = new Uint32Array(BUFFERED_ENTRIES * ENTRY_WORDS);
     this.#buffered[partition] = 0;
-    const bytes = Buffer.from(buffer.buffer as ArrayBuffer, 0, count * ENTRY_BYTES);
-    const append = this.#spill.append(`hash-${partition}`, bytes);
-    append.catch(() => undefined); // settle() reports it
-    this.#appends.push(append);
   }
 
-  /** Waits until everything noted so far that had to be spilled is. To be awaited between chunks of input. */
+  #bufferedBytes(partition: number): Buffer {
+    const { buffer } = this.#buffers[partition]!;
+    return Buffer.from(buffer as ArrayBuffer, 0, this.#buffered[partition]! * ENTRY_BYTES);
+  }
+
+  /** Spills what is full. To be awaited between chunks of input, so that it does not pile up. */
   async settle(): Promise<void> {
-    if (this.#appends.length === 0) return;
-    const appends = this.#appends;
-    this.#appends = [];
-    await Promise.all(appends);
+    const full = this.#full;
+    if (full.length === 0) return;
+    this.#full = [];
+    for (const { partition, bytes } of full) await this.#spill.append(`hash-${partition}`, bytes);
   }
 
   /**
@@ -97,7 +96,6 @@ export class DuplicateFinder {
     found: (duplicate: FoundDuplicate) => void,
     signal?: AbortSignal,
   ): Promise<void> {
-    for (let p = 0; p < PARTITIONS; p++) this.#flush(p);
     await this.settle();
     const suspects = new OrdinalSet();
     for (let p = 0; p < PARTITIONS; p++) {
@@ -124,7 +122,7 @@ export class DuplicateFinder {
     const high = new Uint32Array(slots);
     const first = new Float64Array(slots).fill(-1);
     const mask = slots - 1;
-    for await (const bytes of whole(this.#spill.read(`hash-${partition}`), () => ENTRY_BYTES)) {
+    const take = (bytes: Buffer): void => {
       for (let at = 0; at < bytes.length; at += ENTRY_BYTES) {
         const entryLow = bytes.readUInt32LE(at);
         const entryHigh = bytes.readUInt32LE(at + 4);
@@ -141,7 +139,12 @@ export class DuplicateFinder {
           suspects.add(ordinal);
         }
       }
+    };
+    const buffered = this.#bufferedBytes(partition);
+    if (this.#entries[partition]! * ENTRY_BYTES > buffered.length) {
+      for await (const bytes of whole(this.#spill.read(`hash-${partition}`), () => ENTRY_BYTES)) take(bytes);
     }
+    take(buffered);
   }
 
   /** Step 3. Returns the partitions written. */

@@ -210,14 +210,19 @@ export class FieldScanner {
       i = skipSpace(bytes, i, end);
       if (i >= end || bytes[i] !== QUOTE) return ~i;
       const keyStart = i + 1;
-      i = skipString(bytes, i, end);
+      i = keyStart;
+      while (i < end && bytes[i] !== QUOTE && bytes[i] !== BACKSLASH && bytes[i]! >= 0x20) i++;
+      const escaped = bytes[i] === BACKSLASH;
+      i = i < end && bytes[i] === QUOTE ? i + 1 : skipString(bytes, keyStart - 1, end);
       if (i < 0) return i;
       const keyEnd = i - 1;
       i = skipSpace(bytes, i, end);
       if (i >= end || bytes[i] !== COLON) return ~i;
       i = skipSpace(bytes, i + 1, end);
       if (i >= end) return ~end;
-      const field = match(bytes, keyStart, keyEnd, fields);
+      const field = escaped
+        ? matchEscaped(bytes, keyStart, keyEnd, fields)
+        : match(bytes, keyStart, keyEnd, fields);
       const valueStart = i;
       if (field === undefined) i = this.#skipValue(bytes, i, end);
       else {
@@ -305,13 +310,18 @@ function match(bytes: Uint8Array, start: number, end: number, fields: readonly W
   for (const field of fields) {
     if (field.keyBytes.length === length && sameBytes(bytes, start, field.keyBytes)) return field;
   }
-  for (let i = start; i < end; i++) {
-    if (bytes[i] === BACKSLASH) {
-      const key = textOf(bytes, start - 1, end + 1);
-      return fields.find((field) => field.key === key);
-    }
-  }
   return undefined;
+}
+
+/** For keys such as "mo\u0064el". */
+function matchEscaped(
+  bytes: Uint8Array,
+  start: number,
+  end: number,
+  fields: readonly Wanted[],
+): Wanted | undefined {
+  const key = textOf(bytes, start - 1, end + 1);
+  return fields.find((field) => field.key === key);
 }
 
 /** Whether `expected` stands in `bytes` at `at`. */

@@ -2,7 +2,8 @@
 
 export interface SpillStore {
   /**
-   * Appends to a partition, which exists from its first append. The bytes may be reused once this resolves.
+   * Appends to a partition, which exists from its first append. The bytes may be reused once this resolves; only then
+   * is the next append called.
    * Rejects with BatchError `DiskFull` when there is no room.
    */
   append(partition: string, bytes: Uint8Array): Promise<void>;
