@@ -170,8 +170,8 @@ describe('finds in the files', () => {
     ],
     [
       'an answer that mixes two',
-      { results: [result(0, 1), result(1, 2, markerOf('job', 2) + markerOf('job', 1))] },
-      /carries the marker <<job#1>>/,
+      { results: [result(0, 1), result(1, 2, `${markerOf('job', 2)} ${markerOf('job', 1)}`)] },
+      /carries the marker marker:job_1/,
     ],
     ['results out of input order', { results: [...RESULTS].reverse() }, /stands after .*not in input order/],
     [

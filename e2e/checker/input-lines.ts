@@ -24,8 +24,8 @@ export interface InputLine {
 }
 
 /** Test inputs put one of these into each prompt; the echoing engine repeats it. */
-export const markerOf = (job: string, line: number | string): string => `<<${job}#${line}>>`;
-const MARKER = /<<[^<>#]+#[^<>#]+>>/g;
+export const markerOf = (job: string, line: number | string): string => `marker:${job}_${line}`;
+const MARKER = /marker:[A-Za-z0-9_-]+/g;
 
 /** All markers in a text, in order. */
 export const markersIn = (text: string): string[] => text.match(MARKER) ?? [];

@@ -10,13 +10,19 @@ import { buildParts } from '../build-parts.ts';
 import { logTail } from '../stack/child.ts';
 import { kubectl } from '../stack/kubectl.ts';
 import { CACHE, REPOSITORY } from '../stack/paths.ts';
-import { BUCKET, CREDENTIALS_SECRET, s3ClientFor, startStack, type Stack } from '../stack/stack.ts';
+import {
+  BUCKET,
+  CREDENTIALS_SECRET,
+  LOCAL_MODEL,
+  s3ClientFor,
+  startStack,
+  type Stack,
+} from '../stack/stack.ts';
 import { demoInput } from './input.ts';
 import { grouped, progressLine, Rate, stateLine, type ProgressView } from './progress.ts';
 
 const DIR = join(CACHE, 'demo');
 const NAMESPACE = 'demo';
-const MODEL = 'meta-llama/Llama-3.1-8B-Instruct';
 const LINES = 3_000;
 const GIVE_UP_MILLISECONDS = 180_000;
 
@@ -69,7 +75,7 @@ async function runJob(stack: Stack): Promise<void> {
   const s3 = s3ClientFor(stack.s3);
   try {
     heading(`Writing ${grouped(LINES)} requests to s3://${BUCKET}/in/claims.jsonl`);
-    const input = demoInput(LINES, MODEL);
+    const input = demoInput(LINES, LOCAL_MODEL);
     await s3.send(new PutObjectCommand({ Bucket: BUCKET, Key: 'in/claims.jsonl', Body: input }));
     console.log(`  ${input.slice(0, input.indexOf('\n'))}`);
 
@@ -180,7 +186,7 @@ metadata:
   name: llama-3-8b
   namespace: ${NAMESPACE}
 spec:
-  model: ${MODEL}
+  model: ${LOCAL_MODEL}
   aliases: [llama-8b]
   engine: vLLM
   target:

@@ -29,6 +29,8 @@ export interface StackDescription {
   };
   credentialsSecret: string;
   engineUrls: string[];
+  /** The look-alikes; none with an engine of the user's own. */
+  engines: { name: string; url: string; controlUrl: string; callLog: string }[];
   parts: PartDescription[];
 }
 
@@ -49,6 +51,7 @@ export function describeStack(stack: Stack): StackDescription {
     },
     credentialsSecret: CREDENTIALS_SECRET,
     engineUrls: [...stack.engineUrls],
+    engines: stack.engines.map(({ name, url, controlUrl, callLog }) => ({ name, url, controlUrl, callLog })),
     parts: [
       ...stack.parts().map((part) => ({
         name: part.name,

@@ -25,6 +25,8 @@ export interface StackOptions {
   engineUrl?: string | undefined;
   /** Look-alikes to start. */
   engines?: number | undefined;
+  /** Names of the models that the look-alikes serve. */
+  models?: readonly string[] | undefined;
   engineArgs?: readonly string[] | undefined;
   operators?: number | undefined;
   workers?: number | undefined;
@@ -38,6 +40,9 @@ export interface StackOptions {
 /** The name of the bucket, and of the Secret with its credentials in each opted-in namespace. */
 export const BUCKET = 'tidegate';
 export const CREDENTIALS_SECRET = 's3-credentials';
+
+/** What the look-alikes serve unless told otherwise. */
+export const LOCAL_MODEL = 'meta-llama/Llama-3.1-8B-Instruct';
 
 export interface Stack {
   readonly dir: string;
@@ -63,7 +68,7 @@ export interface Stack {
 
 /** Starts everything; what was already started is stopped when a later part fails. */
 export async function startStack(options: StackOptions): Promise<Stack> {
-  const { dir, say = () => {} } = options;
+  const { dir, say = () => {}, models = [LOCAL_MODEL] } = options;
   mkdirSync(dir, { recursive: true });
   const started: { stop(): Promise<void> }[] = [];
   const keep = <T extends { stop(): Promise<void> }>(part: T): T => {
@@ -93,7 +98,7 @@ export async function startStack(options: StackOptions): Promise<Stack> {
       options.engineUrl === undefined
         ? await Promise.all(
             Array.from({ length: options.engines ?? 2 }, async (_, index) =>
-              keep(await startEngine({ name: `engine-${index}`, dir, args: options.engineArgs })),
+              keep(await startEngine({ name: `engine-${index}`, dir, models, args: options.engineArgs })),
             ),
           )
         : [];

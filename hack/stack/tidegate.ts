@@ -1,7 +1,7 @@
 /** Tidegate's own roles, and the engine look-alike, as child processes of `node src/main.ts`. */
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
-import { startChild, untilReady, type Child, type Part } from './child.ts';
+import { startChild, startPart, untilReady, type Child, type Part } from './child.ts';
 import { nodeBinary, REPOSITORY } from './paths.ts';
 import { freePort } from './ports.ts';
 
@@ -98,49 +98,51 @@ export async function startTidegate(options: TidegateOptions): Promise<TidegateP
 export interface EngineOptions {
   name: string;
   dir: string;
+  /** Names of the models that it serves. */
+  models: readonly string[];
   /** Further arguments of `tidegate engine`. */
   args?: readonly string[] | undefined;
 }
 
 export interface EngineProcess extends Part {
   readonly url: string;
+  /** Where faults are switched on and off; reachable also while the engine refuses connections. */
+  readonly controlUrl: string;
+  /** The engine's own log of calls, over all restarts. */
+  readonly callLog: string;
 }
 
-/** The vLLM look-alike. `kill` and `restart` keep its address. */
-export async function startEngine({ name, dir, args = [] }: EngineOptions): Promise<EngineProcess> {
-  const port = await freePort();
+/** The vLLM look-alike, echoing. `kill` and `restart` keep its addresses and its log. */
+export async function startEngine(options: EngineOptions): Promise<EngineProcess> {
+  const { name, dir, models, args = [] } = options;
+  const [port, controlPort] = [await freePort(), await freePort()];
   const url = `http://127.0.0.1:${port}`;
-  const start = async (): Promise<Child> => {
-    const child = startChild({
-      name,
-      command: nodeBinary(),
-      args: ['--disable-warning=ExperimentalWarning', MAIN, 'engine', '--port', String(port), ...args],
-      env: NOT_INHERITED,
-      cwd: REPOSITORY,
-      logFile: join(dir, `${name}.log`),
-    });
-    await untilReady(child, async () => (await statusOf(`${url}/health`)) === 200);
-    return child;
-  };
-  let child = await start();
-  const stop = async (): Promise<void> => {
-    await child.stop(2_000);
-  };
-  return {
-    name,
-    url,
-    logFile: child.logFile,
-    get pid() {
-      return child.pid;
+  const callLog = join(dir, `${name}.calls.jsonl`);
+  const part = await startPart(
+    async () => {
+      const child = startChild({
+        name,
+        command: nodeBinary(),
+        args: [
+          ...['--disable-warning=ExperimentalWarning', MAIN, 'engine', '--echo'],
+          ...['--port', String(port), '--control-port', String(controlPort), '--call-log', callLog],
+          ...models.flatMap((model) => ['--model', model]),
+          ...args,
+        ],
+        env: NOT_INHERITED,
+        cwd: REPOSITORY,
+        logFile: join(dir, `${name}.log`),
+      });
+      await untilReady(child, async () => (await statusOf(`${url}/health`)) === 200);
+      return child;
     },
-    running: () => child.running(),
-    kill: (signal) => child.kill(signal),
-    restart: async () => {
-      await stop();
-      child = await start();
-    },
-    stop,
-  };
+    { graceMilliseconds: 2_000 },
+  );
+  return Object.defineProperties(part, {
+    url: { value: url, enumerable: true },
+    controlUrl: { value: `http://127.0.0.1:${controlPort}`, enumerable: true },
+    callLog: { value: callLog, enumerable: true },
+  }) as EngineProcess;
 }
 
 async function statusOf(url: string): Promise<number> {
