@@ -26,16 +26,21 @@ describe('environment of a role', () => {
   });
 
   test('overrides replace defaults of the same name and type only', () => {
-    const defaults = { pollMilliseconds: 1000, names: ['a'] };
+    const defaults = { pollMilliseconds: 1000, names: ['a'], deep: { a: 1, b: 2 } };
     const read = (settings: object) =>
       readEnvironment({ ...least, TIDEGATE_SETTINGS: JSON.stringify({ queue: settings }) });
     expect(withOverrides('queue', defaults, read({ pollMilliseconds: 5 }))).toEqual({
       pollMilliseconds: 5,
       names: ['a'],
+      deep: { a: 1, b: 2 },
     });
+    expect(withOverrides('queue', defaults, read({ deep: { b: 3 } })).deep).toEqual({ a: 1, b: 3 });
+    expect(() => withOverrides('queue', defaults, read({ deep: { c: 3 } }))).toThrow(
+      'queue.deep.c is unknown; allowed: a, b',
+    );
     expect(withOverrides('worker', defaults, read({ pollMilliseconds: 5 }))).toEqual(defaults);
     expect(() => withOverrides('queue', defaults, read({ pollMs: 5 }))).toThrow(
-      'queue.pollMs is unknown; allowed: pollMilliseconds, names',
+      'queue.pollMs is unknown; allowed: pollMilliseconds, names, deep',
     );
     expect(() => withOverrides('queue', defaults, read({ names: 5 }))).toThrow(
       'queue.names is a number; allowed: a list',

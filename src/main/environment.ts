@@ -6,8 +6,9 @@ import { readFileSync } from 'node:fs';
 import { hostname, tmpdir } from 'node:os';
 import { z } from 'zod';
 
-/** One flat object of numbers, strings and lists per room; what is not named keeps its default. */
-const overrides = z.record(z.string(), z.union([z.number(), z.string(), z.boolean(), z.array(z.string())]));
+const json = z.json();
+/** What a room's settings are changed to; what is not named keeps its default. */
+const overrides = z.record(z.string(), json);
 
 const settingsJson = z
   .string()
@@ -109,24 +110,36 @@ export function readEnvironment(env: Record<string, string | undefined>): Enviro
 }
 
 /**
- * The room's defaults with this environment's changes over them.
+ * The room's defaults with this environment's changes over them, at any depth.
  * @throws UsageError for a setting that the room does not have, or of another type.
  */
 export function withOverrides<T extends object>(room: Room, defaults: T, env: Environment): T {
-  const changes = env.settings[room] ?? {};
-  for (const [name, value] of Object.entries(changes)) {
-    const expected = (defaults as Record<string, unknown>)[name];
-    const kind = Array.isArray(expected) ? 'list' : typeof expected;
-    const found = Array.isArray(value) ? 'list' : typeof value;
-    if (!Object.hasOwn(defaults, name)) {
+  return overlaid(room, defaults, env.settings[room] ?? {}) as T;
+}
+
+function overlaid(path: string, defaults: object, changes: object): object {
+  const result: Record<string, unknown> = { ...defaults };
+  for (const [name, value] of Object.entries(changes) as [string, unknown][]) {
+    const expected = result[name];
+    if (!Object.hasOwn(result, name)) {
       throw new UsageError(
-        `TIDEGATE_SETTINGS: ${room}.${name} is unknown; allowed: ${Object.keys(defaults).join(', ')}`,
+        `TIDEGATE_SETTINGS: ${path}.${name} is unknown; allowed: ${Object.keys(result).join(', ')}`,
       );
     }
-    if (kind !== found)
-      throw new UsageError(`TIDEGATE_SETTINGS: ${room}.${name} is a ${found}; allowed: a ${kind}`);
+    if (kindOf(value) !== kindOf(expected)) {
+      throw new UsageError(
+        `TIDEGATE_SETTINGS: ${path}.${name} is a ${kindOf(value)}; allowed: a ${kindOf(expected)}`,
+      );
+    }
+    result[name] =
+      kindOf(value) === 'object' ? overlaid(`${path}.${name}`, expected as object, value as object) : value;
   }
-  return { ...defaults, ...changes };
+  return result;
+}
+
+function kindOf(value: unknown): string {
+  if (Array.isArray(value)) return 'list';
+  return value === null ? 'null' : typeof value;
 }
 
 export function version(): string {
