@@ -4,8 +4,9 @@
  */
 import { randomBytes } from 'node:crypto';
 import { logTail } from '../../hack/stack/child.ts';
+import type { FaultRule } from '../../hack/stack/engine-faults.ts';
 import { kubectl } from '../../hack/stack/kubectl.ts';
-import { check, type Expectation, type JobFacts } from '../checker/check.ts';
+import { check, type EngineCall, type Expectation, type JobFacts } from '../checker/check.ts';
 import type { InputObject } from '../checker/input-lines.ts';
 import { openBucket, type Bucket } from './bucket.ts';
 import { engineCalls } from './engine-log.ts';
@@ -45,6 +46,10 @@ export interface Scenario {
   untilEnded(withinSeconds?: number): Promise<LiveJob>;
   untilGone(withinSeconds?: number): Promise<void>;
   kubectl(...args: string[]): Promise<string>;
+  /** Faults that the engines show to this scenario's lines only; none switches them off. */
+  engineFaults(...rules: FaultRule[]): Promise<void>;
+  /** What the engines were asked for this scenario's lines. */
+  calls(): EngineCall[];
   /** Everything the checker looks at, as it is now. `job` as last seen, where it was deleted. */
   facts(job: LiveJob, input: readonly InputObject[]): Promise<JobFacts>;
   /** The violations of the invariant; the working objects get a while to be removed. */
@@ -148,6 +153,16 @@ export async function openScenario(title: string, options: ScenarioOptions = {})
     },
     kubectl: (...args) =>
       kubectl(['--namespace', namespace, ...args], { kubeconfig: description.kubeconfig }),
+    engineFaults: (...rules) =>
+      control.engineFaults(
+        namespace,
+        rules.map((rule) => ({ match: `marker:${namespace}_`, ...rule })),
+      ),
+    calls: () =>
+      engineCalls(
+        description.engines.map((engine) => engine.callLog),
+        namespace,
+      ),
     facts: async (job, input) => {
       const { prefix } = job.spec.output.s3;
       const [results, errors, manifest, working, uploads] = await Promise.all([
@@ -157,10 +172,7 @@ export async function openScenario(title: string, options: ScenarioOptions = {})
         bucket.keys(`${prefix}_tidegate/`),
         bucket.openUploads(prefix),
       ]);
-      const calls = engineCalls(
-        description.engines.map((engine) => engine.callLog),
-        namespace,
-      );
+      const calls = scenario.calls();
       const leftovers = [...working, ...uploads.map((key) => `unfinished upload of ${key}`)];
       return { job, input, results, errors, manifest, calls, leftovers };
     },
@@ -181,6 +193,7 @@ export async function openScenario(title: string, options: ScenarioOptions = {})
     },
     close: async () => {
       bucket.close();
+      await scenario.engineFaults();
       await kube('DELETE', `/api/v1/namespaces/${namespace}`);
     },
   };

@@ -6,6 +6,7 @@ import { createServer, request, type IncomingMessage, type Server } from 'node:h
 import { rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { describeStack, type PartDescription, type StackDescription } from './description.ts';
+import type { FaultRule } from './engine-faults.ts';
 import type { Stack } from './stack.ts';
 
 export const controlSocket = (dir: string): string => join(dir, 'control.sock');
@@ -17,6 +18,7 @@ export type Command =
   | { do: 'addRole'; role: 'operator' | 'worker'; failPoints?: string }
   | { do: 'removeRole'; part: string }
   | { do: 'optIn'; namespace: string }
+  | { do: 'engineFaults'; scope: string; rules: FaultRule[] }
   | { do: 'end' };
 
 /** The stack from afar. Every call throws with the supervisor's own message when it could not be done. */
@@ -30,6 +32,8 @@ export interface StackControl {
   addRole(role: 'operator' | 'worker', options?: { failPoints?: string }): Promise<string>;
   removeRole(part: string): Promise<void>;
   optIn(namespace: string): Promise<void>;
+  /** Replaces the faults of this scope on all engines; give each rule a `match` that only its own calls have. */
+  engineFaults(scope: string, rules: FaultRule[]): Promise<void>;
   end(): Promise<void>;
 }
 
@@ -50,6 +54,7 @@ export function connectStack(dir: string): StackControl {
     addRole: async (role, options = {}) => (await send({ do: 'addRole', role, ...options })) as string,
     removeRole: async (part) => void (await send({ do: 'removeRole', part })),
     optIn: async (namespace) => void (await send({ do: 'optIn', namespace })),
+    engineFaults: async (scope, rules) => void (await send({ do: 'engineFaults', scope, rules })),
     end: async () => void (await send({ do: 'end' })),
   };
 }
@@ -86,8 +91,12 @@ async function obey(stack: Stack, command: Command): Promise<unknown> {
       return partOf(stack, command.part).kill(command.signal);
     case 'restart': {
       const role = stack.roles.find(({ name }) => name === command.part);
-      return role ? role.restart({ failPoints: command.failPoints }) : partOf(stack, command.part).restart();
+      if (role !== undefined) return role.restart({ failPoints: command.failPoints });
+      await partOf(stack, command.part).restart();
+      return command.part.startsWith('engine-') ? stack.engineFaults.send() : undefined;
     }
+    case 'engineFaults':
+      return stack.engineFaults.set(command.scope, command.rules);
     case 'addRole':
       return (await stack.addRole(command.role, { failPoints: command.failPoints })).name;
     case 'removeRole':

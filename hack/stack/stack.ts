@@ -6,6 +6,7 @@ import { CreateBucketCommand, S3Client } from '@aws-sdk/client-s3';
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Part } from './child.ts';
+import { EngineFaults } from './engine-faults.ts';
 import { installTidegate, optIn } from './install.ts';
 import { startKube, type Kube } from './kube.ts';
 import { startRedis, type Redis } from './redis.ts';
@@ -51,6 +52,7 @@ export interface Stack {
   readonly s3: S3;
   readonly engines: readonly EngineProcess[];
   readonly engineUrls: readonly string[];
+  readonly engineFaults: EngineFaults;
   /** Operators and workers now; `addRole` and `removeRole` change it. */
   readonly roles: readonly TidegateProcess[];
   /** Everything that can be killed and restarted, by name. */
@@ -141,6 +143,7 @@ export async function startStack(options: StackOptions): Promise<Stack> {
     ];
     return {
       ...{ dir, kube, redis, s3, engines, engineUrls, roles, parts, addRole },
+      engineFaults: new EngineFaults(engines),
       part: (name) => parts().find((part) => part.name === name),
       removeRole: async (name) => {
         const index = roles.findIndex((role) => role.name === name);
