@@ -54,7 +54,8 @@ export class ManualTime implements Clock, Timers {
       next.run();
       await settle();
     }
-    this.#monotonic = until;
+    // A freeze inside may have gone further.
+    this.#monotonic = Math.max(this.#monotonic, until);
     await settle();
   }
 }
