@@ -1,7 +1,7 @@
 import { describe, expect, test } from '@jest/globals';
 import { createHash } from 'node:crypto';
 import { crc32 } from 'node:zlib';
-import { check, recordIdOf, type EngineCall, type JobFacts } from './check.ts';
+import { check, recordIdOf, repeatableAfter, type EngineCall, type JobFacts } from './check.ts';
 import { inputLines, markerOf } from './input-lines.ts';
 
 const UID = '0f8fad5b-d9cb-469f-a165-70867728950e';
@@ -54,8 +54,11 @@ const ERRORS = [
   refused(3, 5),
   neverRan(4, 'line-6', 6, 'batch_cancelled'),
 ];
-const answered = (n: number): EngineCall => ({ marker: markerOf('job', n), ending: 'answered' });
-const CALLS: EngineCall[] = [answered(1), answered(2), { marker: markerOf('job', 5), ending: 'failed' }];
+const call = (n: number, ending: EngineCall['ending'], arrivedAt = 0, endedAt?: number): EngineCall => ({
+  ...{ marker: markerOf('job', n), ending, arrivedAt, endedAt },
+});
+const answered = (n: number): EngineCall => call(n, 'answered');
+const CALLS: EngineCall[] = [answered(1), answered(2), call(5, 'failed')];
 
 const file = (records: readonly string[]): Buffer | undefined =>
   records.length === 0 ? undefined : Buffer.from(records.map((record) => `${record}\n`).join(''));
@@ -289,7 +292,7 @@ describe('finds in the manifest', () => {
 
 describe('counts calls of the engine', () => {
   const withCalls = (...more: EngineCall[]): JobFacts => facts({ calls: [...CALLS, ...more] });
-  const cut = (n: number): EngineCall => ({ marker: markerOf('job', n), ending: 'aborted' });
+  const cut = (n: number): EngineCall => call(n, 'aborted');
 
   test('a second answer to one line is a repetition, within the bound or beyond it', () => {
     expect(violations(withCalls(answered(1)), 1)).toBe('');
@@ -308,13 +311,13 @@ describe('counts calls of the engine', () => {
   });
 
   test('failed attempts up to maxAttempts are none', () => {
-    const failed: EngineCall = { marker: markerOf('job', 5), ending: 'failed' };
+    const failed: EngineCall = call(5, 'failed');
     expect(violations(withCalls(failed, failed))).toBe('');
     expect(violations(withCalls(failed, failed, failed))).toMatch(/1 requests were repeated/);
   });
 
   test('refused, 429 and 503 calls cost nothing', () => {
-    const away: EngineCall = { marker: markerOf('job', 1), ending: 'turnedAway' };
+    const away: EngineCall = call(1, 'turnedAway');
     expect(violations(withCalls(away, away, away))).toBe('');
   });
 
@@ -323,6 +326,18 @@ describe('counts calls of the engine', () => {
       /line-1\) has an answer, but the engine's log/,
     );
   });
+});
+
+test('a crash may repeat what was in flight and what ended since the last checkpoint', () => {
+  const calls = [
+    call(1, 'answered', 0, 100),
+    call(2, 'answered', 0, 950),
+    call(3, 'answered', 900, 1_200),
+    call(4, 'open', 900),
+    call(5, 'turnedAway', 900, 950),
+    call(6, 'answered', 1_100, 1_200),
+  ];
+  expect(repeatableAfter(1_000, 100, calls)).toBe(3);
 });
 
 test('what is left behind is named', () => {

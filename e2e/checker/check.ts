@@ -35,6 +35,10 @@ export interface EngineCall {
    * open: still running. turnedAway: 429, 503 or a refused connection; costs no work and is counted apart.
    */
   ending: 'answered' | 'failed' | 'aborted' | 'open' | 'turnedAway';
+  /** Epoch milliseconds. */
+  arrivedAt: number;
+  /** undefined while it is open, and for ever when the engine was killed under it. */
+  endedAt: number | undefined;
 }
 
 export interface JobFacts {
@@ -53,10 +57,27 @@ export interface Expectation {
   /** deleted: "at most one record a line", and neither status nor manifest is looked at. */
   ending: 'ended' | 'deleted';
   /**
-   * How many requests beyond one a line may have reached the engine: the lines in flight and those finished since
-   * the last checkpoint, for each crash. Failed attempts up to `retry.maxAttempts` are allowed besides.
+   * How many requests beyond one a line may have reached the engine; see `repeatableAfter`. Failed attempts up to
+   * `retry.maxAttempts` are allowed besides.
    */
   repeatedCalls: number;
+}
+
+/**
+ * What a crash at this time may repeat at most: the lines in flight, and those finished since the last checkpoint,
+ * which is at most so long ago.
+ */
+export function repeatableAfter(
+  crashAt: number,
+  sinceCheckpointMilliseconds: number,
+  calls: readonly EngineCall[],
+): number {
+  return calls.filter(
+    ({ ending, arrivedAt, endedAt }) =>
+      ending !== 'turnedAway' &&
+      arrivedAt <= crashAt &&
+      (endedAt === undefined || endedAt >= crashAt - sinceCheckpointMilliseconds),
+  ).length;
 }
 
 /** Every departure from the invariant, in words; empty when it holds. At most 30, the rest counted. */

@@ -7,6 +7,7 @@ interface LoggedCall {
   n: number;
   marker: string | null;
   arrivedAt: number;
+  endedAt: number | null;
   status: number | null;
   end: 'answered' | 'turnedAway' | 'aborted' | 'broken' | null;
   fault: string | null;
@@ -22,7 +23,12 @@ export function engineCalls(logFiles: readonly string[], job: string): EngineCal
       const call = JSON.parse(line) as LoggedCall;
       calls.set(`${call.n}@${call.arrivedAt}`, call);
     }
-    return [...calls.values()].map((call) => ({ marker: call.marker ?? undefined, ending: endingOf(call) }));
+    return [...calls.values()].map((call) => ({
+      marker: call.marker ?? undefined,
+      ending: endingOf(call),
+      arrivedAt: call.arrivedAt,
+      endedAt: call.endedAt ?? undefined,
+    }));
   });
 }
 
