@@ -1,4 +1,4 @@
-/** Everything that is generated from src/api: `node hack/generate.ts` writes it, hack/verify-generated.ts compares. */
+/** Everything that is generated from the schemas of src/api and the codes of src/batch: `node hack/generate.ts` writes it, hack/verify-generated.ts compares. */
 import { mkdir, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { format, resolveConfig } from 'prettier';
@@ -6,6 +6,7 @@ import { stringify } from 'yaml';
 import { crdOf } from '../src/api/crd.ts';
 import { GROUP } from '../src/api/group.ts';
 import { KINDS } from '../src/api/kinds.ts';
+import { errorsPage } from './errors-page.ts';
 import { conditionsPage, referencePage } from '../src/api/reference.ts';
 
 export const ROOT = path.resolve(import.meta.dirname, '..');
@@ -41,6 +42,7 @@ export async function generated(): Promise<Map<string, string>> {
       }),
   );
   await page('docs/reference/conditions.md', conditionsPage(KINDS));
+  await page('docs/reference/errors.md', errorsPage());
   return files;
 }
 

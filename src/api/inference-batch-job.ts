@@ -1,5 +1,6 @@
 /** InferenceBatchJob: a file of requests in S3 becomes a file of answers in S3. */
 import { z } from 'zod';
+import { ENGINE_REASONS } from './engine-reasons.ts';
 import {
   baseUrl,
   conditions,
@@ -440,10 +441,7 @@ export const JOB_REASONS = {
   WaitingForPlaces: 'All places of the replicas, or of maxInFlight, are taken by other work.',
   NoReadyReplicas: 'The ModelDeployment has no ready replica.',
   NoWorkers: 'No worker is alive.',
-  ConnectionRefused: 'The replicas refuse connections; they are probed with back-off.',
-  Unauthorized: "The engine refuses the ModelDeployment's key (401 or 403).",
-  RouteNotFound: 'The engine does not serve this endpoint (404).',
-  ModelNotFound: 'The engine does not know the model (404).',
+  ...ENGINE_REASONS,
   QueueUnavailable: 'Redis does not answer.',
   Finalizing: 'Every line is decided; the last records are being published.',
   Finished: 'The job has ended.',
@@ -453,6 +451,8 @@ export const JOB_REASONS = {
   Cancelled: 'spec.cancel was set.',
   FailureThreshold: 'More lines failed than failurePolicy.maxFailedPercent allows.',
 
+  KubernetesUnavailable: 'A worker cannot reach the API server to read a Secret. Retried.',
+  InternalError: 'Something failed that Tidegate does not know; the message says what. Retried.',
   Progressing: 'The job is on its way.',
   Waiting: 'The job waits for something that may come by itself; the other conditions say for what.',
 } as const satisfies Record<string, string>;

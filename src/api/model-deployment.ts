@@ -1,5 +1,6 @@
 /** ModelDeployment: one model, the servers that run it, and who may send waiting work there. */
 import { z } from 'zod';
+import { ENGINE_REASONS } from './engine-reasons.ts';
 import { modelDeployments } from './group.ts';
 import {
   baseUrl,
@@ -148,10 +149,7 @@ export const MODEL_DEPLOYMENT_REASONS = {
   ServiceNotFound: 'target.service names a Service that does not exist in this namespace.',
   PortNotFound: 'target.service.port is not a port of the Service.',
   AddressRefused: 'A url is a link-local address, or a loopback address without the flag for local trials.',
-  ConnectionRefused: 'Replicas refuse connections; they are probed with back-off.',
-  Unauthorized: 'The engine refuses the key of authSecretRef (401 or 403), or wants one and none is named.',
-  RouteNotFound: 'The engine does not serve the endpoint that a job asks for (404).',
-  ModelNotFound: 'The engine does not know spec.model (404).',
+  ...ENGINE_REASONS,
   SecretAccessMissing:
     'Workers may not read the Secret of authSecretRef: the RoleBinding of this namespace is missing.',
   CredentialsNotFound: 'The Secret of authSecretRef does not exist.',
