@@ -24,7 +24,7 @@ export function carryOutEnding(context: Context, ending: Ending, recorded: boole
     return runAgain(context, ending, final.missing);
   }
   if (final !== undefined) return close(context, ending, outcomeOfReport(final));
-  if (nothingToFinalize(context, ending)) return close(context, ending, nothingRan());
+  if (nothingToFinalize(context)) return close(context, ending, nothingRan());
   if (queue === undefined) {
     return { requeueAfterMilliseconds: WATCH_MILLISECONDS, memory: stopped.memory };
   }
@@ -85,9 +85,9 @@ function finalizePart(
 }
 
 /** Without an index there are no lines to give records to; waiting for one must not keep a job from ending. */
-function nothingToFinalize({ snapshot, at, settings }: Context, ending: Ending): boolean {
+function nothingToFinalize({ snapshot, at, settings }: Context): boolean {
   if (everIndexed(snapshot)) return false;
-  if (neverStarted(snapshot) || ending.kind === 'Failed') return true;
+  if (neverStarted(snapshot)) return true;
   if (snapshot.queue?.problem?.task === 'finalize') return true;
   const stoppedAt = snapshot.memory.stoppedAt ?? at.monotonic;
   return at.monotonic - stoppedAt >= settings.unindexedEndMilliseconds;
@@ -161,7 +161,8 @@ function outcomeOfReport(final: FinalReport): Outcome {
       outputs: {
         ...(results === undefined ? {} : { results }),
         ...(errors === undefined ? {} : { errors }),
-        manifest,
+        // Empty where the prefix is another job's, which gets no mark of ours.
+        ...(manifest === '' ? {} : { manifest }),
       },
       recentErrors: final.recentErrors.length === 0 ? undefined : recentErrorsOf(final.recentErrors),
     },

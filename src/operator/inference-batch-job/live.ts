@@ -2,7 +2,7 @@
 import type { InferenceBatchJob } from '../../api/inference-batch-job.ts';
 import { jobLayout } from '../../batch/layout.ts';
 import { kubeTime } from '../../kube/conditions.ts';
-import type { IndexReport, JobState as QueueState } from '../../queue/contract.ts';
+import type { IndexReport, JobState as QueueState, Problem } from '../../queue/contract.ts';
 import { objectionTo, type Objection } from './accept.ts';
 import { descriptorChange, neverStarted, soonest, statusPart, type Context } from './context.ts';
 import { eventsOf } from './events.ts';
@@ -107,14 +107,18 @@ function observeProblem(
   { monotonic }: { monotonic: number },
   settings: { problemShownMilliseconds: number },
 ): Partial<JobMemory> {
-  if (queue.problem !== undefined) return { problem: { problem: queue.problem, seenAt: monotonic } };
+  const { problem } = queue;
+  if (problem !== undefined && !isHealed(problem, queue)) return { problem: { problem, seenAt: monotonic } };
   const last = memory.problem;
   if (last === undefined) return {};
-  const healed =
-    (last.problem.task === 'index' && queue.index !== undefined) ||
-    (last.problem.task === 'publish' && (queue.published?.at ?? 0) > last.problem.at) ||
-    monotonic - last.seenAt >= settings.problemShownMilliseconds;
-  return healed ? { problem: undefined } : {};
+  const over = isHealed(last.problem, queue) || monotonic - last.seenAt >= settings.problemShownMilliseconds;
+  return over ? { problem: undefined } : {};
+}
+
+/** A later report of the same task has made the problem history. */
+function isHealed(problem: Problem, { index, published }: QueueState): boolean {
+  if (problem.task === 'index') return index !== undefined;
+  return problem.task === 'publish' && (published?.at ?? 0) > problem.at;
 }
 
 function mayWork({ snapshot }: Context, objection: Objection | undefined): boolean {
@@ -188,7 +192,7 @@ function publish({ snapshot, at, settings }: Context, queue: QueueState): Part {
     known?.fromShard === publishedShards ? known : { fromShard: publishedShards, tailSince: at.monotonic };
   const remembered = { memory: { publish: tail } };
   // After a problem the retry decides when it is asked for again.
-  if (problem?.task === 'publish') return remembered;
+  if (problem?.task === 'publish' && !isHealed(problem, queue)) return remembered;
   const due = publishDueIn(
     {
       now: at.monotonic,
@@ -213,8 +217,11 @@ function publish({ snapshot, at, settings }: Context, queue: QueueState): Part {
 }
 
 /** Problems of other tasks than indexing: those of shards heal by feeding, publishing is asked for again. */
-function retryOthers({ snapshot, at, settings }: Context, { problem }: QueueState): Part {
-  if (problem === undefined || problem.task === 'index') return {};
+function retryOthers({ snapshot, at, settings }: Context, queue: QueueState): Part {
+  const { problem } = queue;
+  if (problem === undefined) return {};
+  if (isHealed(problem, queue)) return { clear: ['problem'] };
+  if (problem.task === 'index') return {};
   const retry = retryOf(problem, snapshot.memory, at, settings);
   if (retry.inMilliseconds > 0) return { alarm: retry.inMilliseconds };
   const uid = snapshot.job.metadata.uid ?? '';

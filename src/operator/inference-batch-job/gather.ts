@@ -1,0 +1,59 @@
+/** Reads all that `decide` needs, into plain data. Nothing is written here. */
+import type { InferenceBatchJob } from '../../api/inference-batch-job.ts';
+import type { ModelDeployment } from '../../api/model-deployment.ts';
+import { keyOf, type KubeObject, type Store } from '../../kube/contract.ts';
+import type { JobState, OperatorQueue } from '../../queue/contract.ts';
+import type { Logger } from '../../observability/contract.ts';
+import type { DeploymentBoard } from '../model-deployment/board.ts';
+import { modelRefOf } from './accept.ts';
+import { hasFinalizer } from './decide.ts';
+import { hasEnded } from './life.ts';
+import type { JobMemory, JobSnapshot } from './snapshot.ts';
+
+export interface JobSources {
+  deployments: Store<ModelDeployment>;
+  namespaces: Store<KubeObject>;
+  board: Pick<DeploymentBoard, 'availability' | 'liveWorkers'>;
+  queue: Pick<OperatorQueue, 'readJob'>;
+  logger: Logger;
+  random: () => number;
+}
+
+export async function gather(
+  sources: JobSources,
+  job: InferenceBatchJob,
+  memory: JobMemory,
+  fedJobs: number,
+): Promise<JobSnapshot> {
+  const { namespace, name } = modelRefOf(job);
+  const key = `${namespace}/${name}`;
+  const deployment = sources.deployments.get(key);
+  return {
+    job,
+    deployment,
+    namespaceLabels: sources.namespaces.get(job.metadata.namespace ?? '')?.metadata.labels ?? {},
+    availability: deployment === undefined ? undefined : sources.board.availability(keyOf(deployment)),
+    liveWorkers: sources.board.liveWorkers,
+    fedJobs,
+    queue: needsQueue(job) ? await readJob(sources, job) : undefined,
+    memory,
+    random: sources.random(),
+  };
+}
+
+/** A finished job that is cleaned up has nothing in Redis, and there may be ten thousand of them. */
+export function needsQueue(job: InferenceBatchJob): boolean {
+  const { finalizers, deletionTimestamp } = job.metadata;
+  const over = hasEnded(job.status) || deletionTimestamp !== undefined;
+  return !over || hasFinalizer(finalizers);
+}
+
+/** undefined while Redis does not answer: `decide` knows what to do then. */
+async function readJob(sources: JobSources, job: InferenceBatchJob): Promise<JobState | undefined> {
+  try {
+    return await sources.queue.readJob(job.metadata.uid ?? '');
+  } catch (error) {
+    sources.logger.debug('job not read from Redis', { job: job.metadata.uid, error });
+    return undefined;
+  }
+}
