@@ -120,14 +120,12 @@ for p = 1, pools do
   local stored = redis.call('HGETALL', pool)
   local others, wants = 0, {{id = me, want = want}}
   local granted, late = 0, false
-  local mine = false
   for i = 1, #stored, 2 do
     local theirs, theirWant, theirUse, expiry, seq = parse(stored[i + 1])
     if not expiry then
       redis.call('HDEL', pool, stored[i])
     elseif stored[i] == me then
       if expiry > now then
-        mine = true
         granted = math.min(theirs, keep)
         late = seq >= sequence
         if late then granted = theirs end
@@ -139,8 +137,8 @@ for p = 1, pools do
       wants[#wants + 1] = {id = stored[i], want = math.max(theirWant, theirUse)}
     end
   end
-  -- Only while everybody says again what they hold is a worker's word enough.
-  if not mine and registering then granted = keep end
+  -- Only while everybody says again what they hold is a worker's word enough: what Redis knows may be gone or old.
+  if registering and not late then granted = keep end
   -- A job's cap may have come while its lines were in flight: those are counted, and finish.
   if isJob and granted < inUse then granted = inUse end
 

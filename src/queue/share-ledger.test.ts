@@ -197,8 +197,10 @@ type Step =
   | { do: 'release'; worker: number; at: number }
   | { do: 'send' | 'sendLate' | 'arriveLate' | 'deliver' | 'lose' | 'round'; worker: number }
   | { do: 'freeze' | 'crash'; worker: number }
+  /** Wants much, negotiates, and takes all it can. */
+  | { do: 'busy'; worker: number }
   | { do: 'wait'; milliseconds: number }
-  | { do: 'flush' | 'plan' | 'snapshot' | 'restart' };
+  | { do: 'flush' | 'plan' | 'restart' };
 
 const WORKERS = 4;
 const worker = fc.nat(WORKERS - 1);
@@ -214,7 +216,6 @@ const step: fc.Arbitrary<Step> = fc.oneof(
     arbitrary: fc.record({
       do: fc.constantFrom(
         'round' as const,
-        'round' as const,
         'send' as const,
         'deliver' as const,
         'lose' as const,
@@ -224,6 +225,7 @@ const step: fc.Arbitrary<Step> = fc.oneof(
       worker,
     }),
   },
+  { weight: 12, arbitrary: fc.record({ do: fc.constant('busy' as const), worker }) },
   {
     weight: 2,
     arbitrary: fc.record({
@@ -235,19 +237,13 @@ const step: fc.Arbitrary<Step> = fc.oneof(
     weight: 5,
     arbitrary: fc.record({
       do: fc.constant('wait' as const),
-      milliseconds: fc.integer({ min: 10, max: 1_300 }),
+      milliseconds: fc.integer({ min: 10, max: 700 }),
     }),
   },
   {
-    weight: 1,
+    weight: 3,
     arbitrary: fc.record({
-      do: fc.constantFrom(
-        'flush' as const,
-        'plan' as const,
-        'plan' as const,
-        'snapshot' as const,
-        'restart' as const,
-      ),
+      do: fc.constantFrom('flush' as const, 'plan' as const, 'plan' as const, 'restart' as const),
     }),
   },
 );
@@ -262,24 +258,24 @@ describe('places', () => {
           const world = new World();
           world.workers = Array.from({ length: WORKERS }, () => new SimulatedWorker(world));
           await world.plan(cap);
+          world.advance(LEASE);
           let snapshot: { key: string; dump: Buffer | null }[] = [];
-          for (const action of steps) {
-            await perform(world, action, cap, {
-              save: async () => {
-                const keys = await redis.keys('*');
-                snapshot = await Promise.all(
-                  keys
-                    .filter((key) => key !== 'time')
-                    .map(async (key) => ({ key, dump: await redis.dumpBuffer(key) })),
-                );
-              },
-              // A restart finds what was on disk: an older state, as old as the last snapshot.
-              restore: async () => {
-                await redis.flushall();
-                for (const { key, dump } of snapshot)
-                  if (dump !== null) await redis.restore(key, 0, dump, 'REPLACE');
-              },
-            });
+          const save = async (): Promise<void> => {
+            const keys = (await redis.keys('*')).filter((key) => key !== 'time');
+            snapshot = await Promise.all(
+              keys.map(async (key) => ({ key, dump: await redis.dumpBuffer(key) })),
+            );
+          };
+          // A restart finds what was on disk: the state of a few steps ago.
+          const restore = async (): Promise<void> => {
+            await redis.flushall();
+            for (const { key, dump } of snapshot) {
+              if (dump !== null) await redis.restore(key, 0, dump, 'REPLACE');
+            }
+          };
+          for (const [at, action] of steps.entries()) {
+            if (at % 4 === 0) await save();
+            await perform(world, action, cap, restore);
             expect(world.running()).toBeLessThanOrEqual(cap);
           }
           await settles(world, cap);
@@ -294,15 +290,14 @@ describe('places', () => {
     world: World,
     action: Step,
     cap: number,
-    disk: { save: () => Promise<void>; restore: () => Promise<void> },
+    restore: () => Promise<void>,
   ): Promise<void> {
     if (action.do === 'wait') return world.advance(action.milliseconds);
     if (action.do === 'plan') return world.plan(cap);
     if (action.do === 'flush') return void (await redis.flushall());
-    if (action.do === 'snapshot') return disk.save();
     if (action.do === 'restart') {
       world.runId = `run-${world.newName()}`;
-      return disk.restore();
+      return restore();
     }
     if (!('worker' in action)) return;
     const chosen = world.workers[action.worker] as SimulatedWorker;
@@ -318,7 +313,11 @@ describe('places', () => {
     if (action.do === 'want') chosen.ledger.setWant(POOL, action.amount);
     else if (action.do === 'take') for (let i = 0; i < action.times; i += 1) chosen.take();
     else if (action.do === 'release') chosen.release(action.at);
-    else await chosen[action.do]();
+    else if (action.do === 'busy') {
+      chosen.ledger.setWant(POOL, 12);
+      await chosen.round();
+      for (let i = 0; i < 12; i += 1) chosen.take();
+    } else await chosen[action.do]();
   }
 
   async function settles(world: World, cap: number): Promise<void> {
