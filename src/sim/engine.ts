@@ -9,7 +9,10 @@ import { FaultTable } from './http/faults.ts';
 import { Listener } from './http/listener.ts';
 import { createFace, likeUvicorn, readBody, sendJson } from './http/server.ts';
 import { createInstantInference, type Inference } from './inference.ts';
+import { createPacedInference } from './paced-inference.ts';
 import { PROFILES, type ProfileName } from './profiles.ts';
+import { seededRandom } from './random.ts';
+import type { SchedulerLimits } from './scheduler.ts';
 
 export interface EngineSettings {
   host: string;
@@ -74,7 +77,7 @@ export async function startEngine(
   given: Partial<EngineSettings> = {},
   clock: Clock = systemClock,
 ): Promise<Engine> {
-  const settings = { ...defaultEngineSettings, ...given };
+  const settings = withRoomForOne({ ...defaultEngineSettings, ...given });
   const inference = createInference(settings, clock);
   const calls = new CallLog(() => clock.now(), settings.callLog);
   const faults = new FaultTable();
@@ -167,12 +170,25 @@ export async function startEngine(
   };
 }
 
-function createInference(settings: EngineSettings, _clock: Clock): Inference {
+/** One request of the greatest length must fit into the KV cache, or it would wait for ever; vLLM refuses to start. */
+function withRoomForOne(settings: EngineSettings): EngineSettings {
+  const { kvTokens, blockSize } = PROFILES[settings.profile];
+  const room = Math.floor((settings.kvTokens ?? kvTokens) / blockSize) * blockSize;
+  return { ...settings, maxModelLength: Math.min(settings.maxModelLength, room) };
+}
+
+function createInference(settings: EngineSettings, clock: Clock): Inference {
   const profile = PROFILES[settings.profile];
-  const kvTokens = settings.kvTokens ?? profile.kvTokens;
-  const metrics = new EngineMetrics(
-    { blockSize: profile.blockSize, tokens: kvTokens },
-    settings.maxModelLength,
-  );
-  return createInstantInference(metrics);
+  const limits: SchedulerLimits = {
+    maxNumBatchedTokens: settings.maxNumBatchedTokens ?? profile.maxNumBatchedTokens,
+    maxNumSeqs: settings.maxNumSeqs ?? profile.maxNumSeqs,
+    kvTokens: settings.kvTokens ?? profile.kvTokens,
+    blockSize: profile.blockSize,
+    policy: settings.schedulingPolicy,
+  };
+  const kvCache = { blockSize: limits.blockSize, tokens: limits.kvTokens };
+  const metrics = new EngineMetrics(kvCache, settings.maxModelLength);
+  if (settings.profile === 'instant') return createInstantInference(metrics);
+  const random = seededRandom(settings.seed);
+  return createPacedInference({ profile, limits, metrics, random }, clock, settings.timeScale);
 }
