@@ -50,7 +50,7 @@ export interface OperatorSettings {
 
 const MiB = 1024 * 1024;
 
-export const DEFAULT_SETTINGS: OperatorSettings = {
+export const defaultOperatorSettings: OperatorSettings = {
   job: {
     feed: { shardsPerWorker: 4, maxWindowShards: 256, refeedMilliseconds: 5_000, refeedsPerSecond: 40 },
     publish: {

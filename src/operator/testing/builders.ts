@@ -11,12 +11,12 @@ import type { FinalReport, IndexReport, JobState, Problem } from '../../queue/co
 import { descriptorOf } from '../inference-batch-job/descriptor.ts';
 import { EMPTY_MEMORY, type JobSnapshot } from '../inference-batch-job/snapshot.ts';
 import type { Availability } from '../model-deployment/availability.ts';
-import { DEFAULT_SETTINGS } from '../settings.ts';
+import { defaultOperatorSettings } from '../settings.ts';
 
 export const CREATED = Date.parse('2026-11-30T12:00:00Z');
 /** A minute into the job's life. */
 export const NOW = CREATED + 60_000;
-export const settings = DEFAULT_SETTINGS.job;
+export const settings = defaultOperatorSettings.job;
 
 export function jobOf(
   change: {
