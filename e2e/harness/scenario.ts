@@ -50,6 +50,8 @@ export interface Scenario {
   engineFaults(...rules: FaultRule[]): Promise<void>;
   /** What the engines were asked for this scenario's lines. */
   calls(): EngineCall[];
+  /** States of the processes and the ends of their logs, for messages of failed tests. */
+  explain(): Promise<string>;
   /** Everything the checker looks at, as it is now. `job` as last seen, where it was deleted. */
   facts(job: LiveJob, input: readonly InputObject[]): Promise<JobFacts>;
   /** The violations of the invariant; the working objects get a while to be removed. */
@@ -163,6 +165,7 @@ export async function openScenario(title: string, options: ScenarioOptions = {})
         description.engines.map((engine) => engine.callLog),
         namespace,
       ),
+    explain,
     facts: async (job, input) => {
       const { prefix } = job.spec.output.s3;
       const [results, errors, manifest, working, uploads] = await Promise.all([
