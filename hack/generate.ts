@@ -1,4 +1,7 @@
-/** Everything that is generated from the schemas of src/api and the codes of src/batch: `node hack/generate.ts` writes it, hack/verify-generated.ts compares. */
+/**
+ * Everything that is generated from the schemas, codes and metrics that src/ declares. `node hack/generate.ts` writes
+ * it, hack/verify-generated.ts compares.
+ */
 import { mkdir, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { format, resolveConfig } from 'prettier';
@@ -7,6 +10,7 @@ import { crdOf } from '../src/api/crd.ts';
 import { GROUP } from '../src/api/group.ts';
 import { KINDS } from '../src/api/kinds.ts';
 import { errorsPage } from './errors-page.ts';
+import { metricsPage } from './metrics-page.ts';
 import { conditionsPage, referencePage } from '../src/api/reference.ts';
 
 export const ROOT = path.resolve(import.meta.dirname, '..');
@@ -43,6 +47,7 @@ export async function generated(): Promise<Map<string, string>> {
   );
   await page('docs/reference/conditions.md', conditionsPage(KINDS));
   await page('docs/reference/errors.md', errorsPage());
+  await page('docs/reference/metrics.md', await metricsPage());
   return files;
 }
 
