@@ -316,27 +316,23 @@ const byteShown = (byte: number): string =>
     : `byte 0x${byte.toString(16).toUpperCase().padStart(2, '0')}`;
 
 function notUtf8(bytes: Uint8Array, start: number, end: number): LineError {
-  // The longest valid prefix by bisection, each step allowing for a character cut at its end.
-  let valid = start;
-  let invalid = end;
-  while (invalid - valid > 1) {
-    const middle = (valid + invalid) >>> 1;
-    if (validUpTo(bytes, start, middle)) valid = middle;
-    else invalid = middle;
-  }
+  const at = firstInvalidUtf8(bytes, start, end);
   return lineError(
     'invalid_json_line',
     null,
-    `The line is not valid UTF-8: unexpected ${byteShown(bytes[valid]!)} near byte ${valid - start + 1} of the line.`,
+    `The line is not valid UTF-8: unexpected ${byteShown(bytes[at]!)} at byte ${at - start + 1} of the line.`,
   );
 }
 
-/** Whether bytes [start, end) are UTF-8, not counting a character that is cut at the end. */
-function validUpTo(bytes: Uint8Array, start: number, end: number): boolean {
-  for (let cut = 0; cut <= 3 && end - cut >= start; cut++) {
-    if (isUtf8(bytes.subarray(start, end - cut))) return true;
-    const dropped = bytes[end - cut - 1]!;
-    if (dropped < 0x80) return false;
+/** Where the first character starts that is not well-formed UTF-8 (RFC 3629). */
+function firstInvalidUtf8(bytes: Uint8Array, start: number, end: number): number {
+  let i = start;
+  while (i < end) {
+    const lead = bytes[i]!;
+    const length =
+      lead < 0x80 ? 1 : lead < 0xc2 ? 0 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : lead < 0xf5 ? 4 : 0;
+    if (length === 0 || (length > 1 && !isUtf8(bytes.subarray(i, Math.min(i + length, end))))) return i;
+    i += length;
   }
-  return false;
+  return i;
 }

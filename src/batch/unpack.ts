@@ -177,37 +177,38 @@ async function hasMore(input: PackedInput, compression: 'Gzip' | 'Zstd'): Promis
 
 /** Feeds the decoder until the input ends or the decoder does, and gives back what it did not take. */
 async function feed(decoder: Decoder, input: PackedInput): Promise<void> {
-  let before = 0;
+  let fedBytes = 0;
   for (;;) {
     const chunk = await input.next();
     if (chunk === undefined) {
       decoder.end();
       return;
     }
-    if (!(await taken(decoder, chunk))) {
-      input.unread(chunk.subarray(Math.min(chunk.length, decoder.bytesWritten - before)));
+    await offered(decoder, chunk);
+    const takenBytes = decoder.bytesWritten - fedBytes;
+    if (takenBytes < chunk.length) {
+      input.unread(chunk.subarray(takenBytes));
       return;
     }
-    before += chunk.length;
+    fedBytes += chunk.length;
   }
 }
 
-/** Resolves true when the decoder took the whole chunk, false when it ended, failed or was closed first. */
-function taken(decoder: Decoder, chunk: Uint8Array): Promise<boolean> {
-  if (decoder.destroyed || decoder.readableEnded) return Promise.resolve(false);
+/** Resolves when the decoder is done with the chunk: took it whole, ended inside it, failed or was closed. */
+function offered(decoder: Decoder, chunk: Uint8Array): Promise<void> {
+  if (decoder.destroyed || decoder.readableEnded) return Promise.resolve();
   return new Promise((resolve) => {
-    const done = (whole: boolean): void => {
-      decoder.off('end', stopped).off('close', stopped);
-      resolve(whole);
+    const done = (): void => {
+      decoder.off('end', done).off('close', done);
+      resolve();
     };
-    const stopped = (): void => done(false);
-    decoder.on('end', stopped).on('close', stopped);
-    decoder.write(chunk, (error) => done(error === undefined || error === null));
+    decoder.on('end', done).on('close', done);
+    decoder.write(chunk, done);
   });
 }
 
 function damaged(key: string, compression: string, cause: unknown): BatchError {
-  const reason = cause instanceof Error ? cause.message : String(cause);
+  const reason = (cause as Error).message;
   return new BatchError(
     'InvalidInput',
     reason === 'unexpected end of file'
