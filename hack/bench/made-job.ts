@@ -29,6 +29,7 @@ export interface MadeJobOptions {
 
 export class MadeJob {
   readonly uid: string;
+  readonly prefix: string;
   readonly layout: JobLayout;
   readonly shards: readonly Shard[];
   readonly total: number;
@@ -37,6 +38,7 @@ export class MadeJob {
   constructor(options: MadeJobOptions) {
     this.#options = options;
     this.uid = options.uid;
+    this.prefix = options.prefix;
     this.layout = jobLayout(options.prefix, options.uid);
     let firstOrdinal = 0;
     this.shards = options.shards.map((count, shard) => {

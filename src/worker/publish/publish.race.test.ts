@@ -2,15 +2,13 @@
  * Publishers that race, freeze, crash and thaw, on a real store. Each publisher stops at every fail point until the
  * schedule lets it go on, so that a schedule is one exact interleaving and shrinks like any other value.
  */
-import { CreateBucketCommand, S3Client } from '@aws-sdk/client-s3';
 import { afterAll, beforeAll, expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import { randomUUID } from 'node:crypto';
 import { MadeJob } from '../../../hack/bench/made-job.ts';
-import { startS3, type S3 } from '../../../hack/stack/s3.ts';
-import type { FailPoint, Logger } from '../../observability/contract.ts';
+import { keysUnder, quietLogger, startStore, type StartedStore } from '../../../hack/bench/s3-store.ts';
+import type { FailPoint } from '../../observability/contract.ts';
 import type { ObjectStore } from '../../storage/contract.ts';
-import { StoreProvider } from '../../storage/provider.ts';
 import { ifThere, type PublishContext } from './context.ts';
 import { PublishError } from './errors.ts';
 import { FILES, type FileName } from './position.ts';
@@ -18,27 +16,16 @@ import { publish } from './publish.ts';
 import { defaultPublishSettings } from './settings.ts';
 
 const MiB = 1024 * 1024;
-const bucket = 'publishing';
 
-let s3: S3;
-let provider: StoreProvider;
+let started: StartedStore;
 let store: ObjectStore;
 
 beforeAll(async () => {
-  s3 = await startS3();
-  const { endpoint, region, accessKeyId, secretAccessKey } = s3;
-  const credentials = { accessKeyId, secretAccessKey };
-  const client = new S3Client({ endpoint, region, credentials, forcePathStyle: true });
-  await client.send(new CreateBucketCommand({ Bucket: bucket }));
-  client.destroy();
-  provider = new StoreProvider({ logger: quietLogger(), settings: { allowLoopback: true } });
-  store = provider.open({ bucket, endpoint, region, credentials });
+  started = await startStore('publishing');
+  store = started.store;
 }, 60_000);
 
-afterAll(async () => {
-  provider.close();
-  await s3.stop();
-});
+afterAll(() => started.stop());
 
 /** The same store, as one that ignores the conditions on writes (RGW does on CompleteMultipartUpload). */
 const withoutConditions = (inner: ObjectStore): ObjectStore =>
@@ -259,9 +246,7 @@ const madeJob = (target: ObjectStore, { lines, recordBytes, failing }: JobShape)
   });
 
 async function removeJob(target: ObjectStore, job: MadeJob): Promise<void> {
-  const keys: string[] = [];
-  for await (const { key } of target.list(job.layout.results.slice(0, 37))) keys.push(key);
-  await target.deleteMany(keys);
+  await target.deleteMany(await keysUnder(target, job.prefix));
 }
 
 test.each([
@@ -324,9 +309,3 @@ test.each([
   },
   300_000,
 );
-
-function quietLogger(): Logger {
-  const silent = () => undefined;
-  const self = { debug: silent, info: silent, warn: silent, error: silent, child: () => self };
-  return self;
-}
