@@ -2,7 +2,7 @@
 import { randomUUID } from 'node:crypto';
 import { defaultElectorSettings } from '../kube/elector.ts';
 import { startOperator } from '../operator/operator.ts';
-import { DEFAULT_SETTINGS } from '../operator/settings.ts';
+import { defaultOperatorSettings } from '../operator/settings.ts';
 import { createOperatorQueue } from '../queue/operator-queue.ts';
 import { defaultQueueSettings } from '../queue/settings.ts';
 import { withOverrides } from './environment.ts';
@@ -30,7 +30,7 @@ export async function startOperatorRole(role: RoleProcess): Promise<RunningRole>
   });
   const operator = startOperator({
     ...{ kube, queue, elector, recorder, clock, random, logger, metrics, failPoint },
-    settings: { ...withOverrides('operator', DEFAULT_SETTINGS, env), allowLoopback: env.allowLoopback },
+    settings: { ...withOverrides('operator', defaultOperatorSettings, env), allowLoopback: env.allowLoopback },
   });
   const redis = redisChecks(queue, role);
   return {
