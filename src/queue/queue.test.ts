@@ -1,5 +1,5 @@
 /** Every method of the contract, on a real Redis. */
-import { afterAll, afterEach, beforeAll, describe, expect, test } from '@jest/globals';
+import { afterAll, afterEach, beforeAll, describe, expect, jest, test } from '@jest/globals';
 import { Redis } from 'ioredis';
 import { startRedis, type Redis as RedisServer } from '../../hack/stack/redis.ts';
 import { noOutcomes, noUsage } from '../batch/model.ts';
@@ -9,6 +9,8 @@ import { FencedOut, type OperatorQueue, type ShardTask, type Task, type WorkerQu
 import { createOperatorQueue } from './operator-queue.ts';
 import { descriptor, FIRST, Gate, shardDone, shortSettings, until } from './testing/fixtures.ts';
 import { createWorkerQueue } from './worker-queue.ts';
+
+jest.setTimeout(60_000);
 
 const QUEUE = 'default.llama';
 const NEXT = { transitions: 2, leaderUID: 'leader-b' };

@@ -2,7 +2,7 @@
  * The sum of places in use never exceeds the cap: the real script on a real Redis in virtual time, several ledgers,
  * and an adversary that loses, delays and repeats messages, freezes and kills workers, empties Redis and restarts it.
  */
-import { afterAll, beforeAll, beforeEach, describe, expect, test } from '@jest/globals';
+import { afterAll, beforeAll, beforeEach, describe, expect, jest, test } from '@jest/globals';
 import fc from 'fast-check';
 import { Redis } from 'ioredis';
 import { startRedis, type Redis as RedisServer } from '../../hack/stack/redis.ts';
@@ -11,6 +11,8 @@ import { putPlan, negotiate } from './place-scripts.ts';
 import { answersOf } from './places.ts';
 import { PlaceLost, type PoolAnswer, type PoolRequest, ShareLedger } from './share-ledger.ts';
 import { ManualClock } from './testing/fixtures.ts';
+
+jest.setTimeout(60_000);
 
 const LEASE = 1_000;
 const MARGIN = 100;
@@ -404,6 +406,35 @@ describe('one step after the other', () => {
     a.frozen = false;
     a.deliver();
     expect(a.ledger.free(POOL)).toBe(0);
+  });
+
+  test('a message that arrives after a newer one changes nothing', async () => {
+    const [world, a, b] = await pair(4);
+    world.advance(LEASE);
+    a.sendLate();
+    a.ledger.setWant(POOL, 4);
+    await a.round();
+    for (let i = 0; i < 4; i += 1) a.take();
+    await a.arriveLate();
+    b.ledger.setWant(POOL, 4);
+    await b.round();
+    expect([a.places.length, b.ledger.free(POOL)]).toEqual([4, 0]);
+  });
+
+  test('a restart that lost the last grants gives nothing twice', async () => {
+    const [world, a, b] = await pair(4);
+    world.advance(LEASE);
+    a.ledger.setWant(POOL, 4);
+    await a.round();
+    for (let i = 0; i < 4; i += 1) a.take();
+    // What was not on disk yet is gone, the plan is still there, and the server is another process.
+    await redis.del(`pool:${ADDRESS}`);
+    world.runId = 'run-2';
+    b.ledger.setWant(POOL, 4);
+    await b.round();
+    expect(b.ledger.free(POOL)).toBe(0);
+    await a.round();
+    expect(a.places.length).toBe(4);
   });
 
   test('small wants are met whole, the rest is shared evenly', async () => {
