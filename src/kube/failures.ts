@@ -125,4 +125,4 @@ export const isNamespaceTerminating = (error: unknown): boolean =>
 
 /** `delete` found another object under the name than the one it was told to delete. */
 export const isOtherUID = (error: KubeError): boolean =>
-  error.status === 409 && /UID in precondition/i.test(error.message);
+  error.status === 409 && /UID in (the )?precondition/i.test(error.message);

@@ -4,7 +4,8 @@ import { mergePatchOf } from './merge-patch.ts';
 
 export { mergePatchOf } from './merge-patch.ts';
 
-type WithStatus<S> = KubeObject & { status?: S };
+type WithStatus = KubeObject & { status?: object | undefined };
+type StatusOf<T extends WithStatus> = NonNullable<T['status']>;
 
 /** Whether something was written, and the object as it is now. */
 export interface Applied<T> {
@@ -17,11 +18,11 @@ export interface Applied<T> {
  * nothing changed. The patch holds only for the very version that was read: a later change by anyone else is a
  * KubeError 409, and so is an object of the same name with another UID.
  */
-export async function applyStatusIfChanged<S extends object, T extends WithStatus<S>>(
+export async function applyStatusIfChanged<T extends WithStatus>(
   client: KubeClient,
   resource: Resource<T>,
   object: T,
-  status: S,
+  status: StatusOf<T>,
   options: CallOptions = {},
 ): Promise<Applied<T>> {
   const change = mergePatchOf({ status: object.status }, { status });
@@ -40,11 +41,11 @@ export async function applyStatusIfChanged<S extends object, T extends WithStatu
  * one: repeating a write with the version that was just refused can never succeed. Undefined when the object is gone
  * or was replaced. After `attempts` conflicts the last 409 is thrown, and the key should be queued again.
  */
-export async function convergeStatus<S extends object, T extends WithStatus<S>>(
+export async function convergeStatus<T extends WithStatus>(
   client: KubeClient,
   resource: Resource<T>,
   object: T,
-  decide: (live: T) => S,
+  decide: (live: T) => StatusOf<T>,
   options: CallOptions & { attempts?: number } = {},
 ): Promise<Applied<T> | undefined> {
   const { attempts = 4, ...call } = options;

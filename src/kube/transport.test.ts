@@ -196,16 +196,22 @@ describe('requests', () => {
     await client.delete(secrets, 'ns', 'a');
   });
 
-  test('a delete by UID leaves the successor of the name alone, and succeeds', async () => {
+  test.each([
+    'Precondition failed: UID in precondition: x, UID in object meta: y',
+    'Operation cannot be fulfilled on Secret "a": the UID in the precondition (x) does not match the UID in record (y).',
+  ])('a delete by UID leaves the successor of the name alone, and succeeds: %s', async (message) => {
     const { server, client } = await setUp((_request, response) => {
-      answer(
-        response,
-        409,
-        statusBody(409, 'Conflict', 'Precondition failed: UID in precondition: x, UID in object meta: y'),
-      );
+      answer(response, 409, statusBody(409, 'Conflict', message));
     });
     await client.delete(secrets, 'ns', 'a', { uid: 'x' });
     expect(JSON.parse(server.received[0]?.body ?? '')).toMatchObject({ preconditions: { uid: 'x' } });
+  });
+
+  test('a delete that is refused for another conflict is told', async () => {
+    const { client } = await setUp((_request, response) => {
+      answer(response, 409, statusBody(409, 'Conflict', 'the namespace still holds objects'));
+    });
+    await expect(client.delete(secrets, 'ns', 'a', { uid: 'x' })).rejects.toThrow('still holds objects');
   });
 });
 
