@@ -58,7 +58,7 @@ export interface IndexOptions {
  */
 export async function buildIndex(options: IndexOptions): Promise<IndexSummary> {
   const pass = new IndexPass(options);
-  for await (const source of options.sources) await pass.read(source);
+  for await (const source of options.sources as AsyncIterable<SourceInput>) await pass.read(source);
   return pass.finish();
 }
 
