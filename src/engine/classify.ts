@@ -1,7 +1,7 @@
 /** What an exchange means for the line that was sent: the one place that knows (contract.ts, EngineOutcome). Pure. */
 import { errorInside, hasErrorInside, isJsonObject, shortMessage } from '../batch/answer.ts';
 import type { EngineOutcome } from './contract.ts';
-import type { ExchangeEnd, Phase } from './exchange.ts';
+import type { ExchangeEnd, Phase } from './exchange-end.ts';
 import { retryAfterMilliseconds } from './retry-after.ts';
 
 type Response = Extract<ExchangeEnd, { kind: 'response' }>;
@@ -180,7 +180,8 @@ function failed(end: Extract<ExchangeEnd, { kind: 'failed' }>, sent: Sent): Engi
     };
   }
   if (phase === 'Connecting') return unreachable(sent, describe(error));
-  const garbage = error.code?.startsWith('HPE_') === true || error.name === 'HTTPParserError';
+  const garbage =
+    /^(HPE_|UND_ERR_HEADERS_OVERFLOW)/.test(error.code ?? '') || error.name === 'HTTPParserError';
   const when = phase === 'Sent' ? 'before its answer' : 'in the middle of its answer';
   return {
     kind: 'fault',

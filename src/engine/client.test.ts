@@ -322,6 +322,13 @@ describe('every way an exchange can end is a value', () => {
     expect(outcome).toMatchObject({ kind: 'hold', reason: 'Unauthorized' });
     expect(JSON.stringify(outcome)).not.toContain('geheim');
   });
+
+  test('requests that cannot even be written leave the pool usable', async () => {
+    const engine = await scripted((socket) => socket.write(http(200, GOOD)));
+    const one = client({ settings: { maxConnecting: 1 } });
+    for (let i = 0; i < 3; i++) await one.send(request(engine.address, { apiKey: '\n' }));
+    expect(await one.send(request(engine.address))).toMatchObject({ kind: 'answer' });
+  });
 });
 
 describe('what is sent', () => {
@@ -509,6 +516,20 @@ describe('connections', () => {
     const one = client({ settings: { maxConnections: 3, maxConnecting: 1 } });
     const outcomes = await Promise.all(Array.from({ length: 50 }, () => one.send(request(engine.address))));
     expect(outcomes.every(({ kind }) => kind === 'hold')).toBe(true);
+  });
+
+  test('all waiting requests end at once when an address swallows packets', async () => {
+    let asked = 0;
+    const lookup: EngineClientOptions['lookup'] = (_host, _options, done) => {
+      if (++asked === 1)
+        setTimeout(() => done(Object.assign(new Error('gone'), { code: 'EHOSTUNREACH' }), ''), 20);
+    };
+    const one = client({ lookup, settings: { maxConnections: 100, maxConnecting: 1 } });
+    const outcomes = await Promise.all(
+      Array.from({ length: 50 }, () => one.send(request('http://engine:8000'))),
+    );
+    expect(outcomes.every(({ kind }) => kind === 'hold')).toBe(true);
+    expect(asked).toBe(1);
   });
 
   test('of a replica that is gone are closed when their request is done', async () => {

@@ -5,9 +5,10 @@ import { MAX_ANSWER_BYTES } from '../batch/model.ts';
 import type { Clock } from '../observability/contract.ts';
 import { classify, unauthorized, type Sent } from './classify.ts';
 import type { EngineClient, EngineOutcome, EngineRequest } from './contract.ts';
-import { exchange, type ExchangeEnd, type ExchangeRequest } from './exchange.ts';
+import type { ExchangeEnd } from './exchange-end.ts';
+import { exchange, type ExchangeRequest } from './exchange.ts';
 import { AddressRefused, guardedConnector, type Lookup } from './guarded-connector.ts';
-import { ReplicaPool, type PoolSettings } from './replica-pool.ts';
+import { Connection, ReplicaPool, type PoolSettings } from './replica-pool.ts';
 
 export interface EngineClientSettings extends PoolSettings {
   connectTimeoutMilliseconds: number;
@@ -74,7 +75,7 @@ export function createEngineClient(options: EngineClientOptions): EngineClient {
   async function exchangeOnce(replica: Replica, request: ExchangeRequest): Promise<Tries> {
     const acquired = replica.pool.acquire(request.signal);
     const connection = acquired instanceof Promise ? await acquired : acquired;
-    if (connection === undefined) return { end: { kind: 'aborted' }, retried: false };
+    if (!(connection instanceof Connection)) return { end: connection, retried: false };
     const started = clock.monotonic();
     let { end, broken } = await exchange(connection, request, monotonic);
     const first = end;
@@ -83,6 +84,9 @@ export function createEngineClient(options: EngineClientOptions): EngineClient {
       // Its socket is gone, so the same connection opens a fresh one: other kept sockets may be as dead.
       const timeoutMilliseconds = Math.max(1, request.timeoutMilliseconds - (clock.monotonic() - started));
       ({ end, broken } = await exchange(connection, { ...request, timeoutMilliseconds }, monotonic));
+    }
+    if ((end.kind === 'failed' || end.kind === 'timeout') && end.phase === 'Connecting') {
+      replica.pool.connectFailed(end);
     }
     replica.pool.release(connection, broken);
     // The engine died of the first try rather than of idleness: that must cost an attempt, or a line that kills

@@ -1,5 +1,6 @@
 /** One HTTP exchange on one connection: everything that can happen between the first byte and the last, as a value. */
 import type { Dispatcher } from 'undici';
+import type { ExchangeEnd, Phase } from './exchange-end.ts';
 import type { Connection } from './replica-pool.ts';
 
 export interface ExchangeRequest {
@@ -13,36 +14,12 @@ export interface ExchangeRequest {
   maxBodyBytes: number;
 }
 
-/** How far it came: `Connecting` = not a byte of the request has left us. */
-export type Phase = 'Connecting' | 'Sent' | 'Answering';
-
-export type ExchangeEnd =
-  | {
-      kind: 'response';
-      status: number;
-      headers: Record<string, string | string[] | undefined>;
-      body: Buffer;
-      /** The body was longer than allowed and was given up; `body` holds its beginning. */
-      tooLarge: boolean;
-    }
-  | {
-      kind: 'failed';
-      phase: Phase;
-      /** The socket had carried an earlier exchange. */
-      reused: boolean;
-      error: Error & { code?: string };
-      /** Since the request left us; 0 while connecting. */
-      millisecondsSinceSent: number;
-    }
-  | { kind: 'timeout'; phase: Phase }
-  | { kind: 'aborted' };
-
 /** The part of an answer beyond the limit that is kept, to show what it looked like. */
 const KEPT_OF_TOO_LARGE = 8 * 1024;
 
 /**
  * Sends the request and collects the answer. Aborting, and every end but a whole response, closes the socket.
- * Never rejects. `onEnd` is called once, with `broken` true where the connection must not be used again.
+ * Never rejects. `broken` is true where the connection must not be used again.
  */
 export function exchange(
   connection: Connection,

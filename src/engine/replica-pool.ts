@@ -6,6 +6,7 @@
  */
 import type { Socket } from 'node:net';
 import { Client, type buildConnector } from 'undici';
+import type { ExchangeEnd } from './exchange-end.ts';
 
 export interface PoolSettings {
   /** Sockets, and therefore requests in flight, to one replica. */
@@ -15,6 +16,11 @@ export interface PoolSettings {
   /** Below the 5 s after which uvicorn closes an idle socket. */
   keepAliveMilliseconds: number;
 }
+
+/** What waiting for a connection leads to: one, or the end of the exchange before it began. */
+export type Turn = Connection | ExchangeEnd;
+
+const ABORTED: ExchangeEnd = { kind: 'aborted' };
 
 export class Connection {
   readonly client: Client;
@@ -66,7 +72,7 @@ export class ReplicaPool {
   readonly #busy = new Set<Connection>();
   readonly #warm: Connection[] = [];
   readonly #cold: Connection[] = [];
-  readonly #waiting = new Set<(connection: Connection | undefined) => void>();
+  readonly #waiting = new Set<(turn: Turn) => void>();
   #connecting = 0;
   #retired = false;
 
@@ -75,18 +81,19 @@ export class ReplicaPool {
     this.#make = () => new Connection(origin, connector, settings, (connection) => this.#settled(connection));
   }
 
-  /** A connection for one exchange, now or when one is free; undefined when the signal aborts or the pool ends. */
-  acquire(signal: AbortSignal): Connection | Promise<Connection | undefined> {
+  /** A connection for one exchange, now or when one is free. */
+  acquire(signal: AbortSignal): Turn | Promise<Turn> {
+    if (signal.aborted) return ABORTED;
     const connection = this.#take();
     if (connection !== undefined) return connection;
     return new Promise((resolve) => {
-      const settle = (found: Connection | undefined): void => {
+      const settle = (turn: Turn): void => {
         signal.removeEventListener('abort', giveUp);
-        resolve(found);
+        resolve(turn);
       };
       const giveUp = (): void => {
         this.#waiting.delete(settle);
-        settle(undefined);
+        settle(ABORTED);
       };
       this.#waiting.add(settle);
       signal.addEventListener('abort', giveUp, { once: true });
@@ -96,17 +103,27 @@ export class ReplicaPool {
   /** Gives it back. A connection whose exchange did not even start is broken: its socket may still be opening. */
   release(connection: Connection, broken: boolean): void {
     this.#busy.delete(connection);
+    // An exchange that was refused before it began never asked for a socket.
+    this.#settled(connection);
     if (broken || this.#retired) this.#drop(connection);
     else (connection.connected ? this.#warm : this.#cold).push(connection);
     this.#serveWaiting();
+  }
+
+  /**
+   * No connection could be opened. Where none is open either, those that wait would only find out the same, a few at
+   * a time: against an address that swallows packets that takes minutes.
+   */
+  connectFailed(end: ExchangeEnd): void {
+    for (const connection of this.#all) if (connection.connected) return;
+    this.#endWaiting(end);
   }
 
   /** Takes no new requests; those in flight finish. */
   retire(): void {
     this.#retired = true;
     for (const connection of this.#all) if (!this.#busy.has(connection)) this.#drop(connection);
-    for (const settle of this.#waiting) settle(undefined);
-    this.#waiting.clear();
+    this.#endWaiting(ABORTED);
   }
 
   /** Closes every socket, those in use included. */
@@ -145,13 +162,20 @@ export class ReplicaPool {
     if (!connection.connecting) return;
     connection.connecting = false;
     this.#connecting--;
-    this.#serveWaiting();
+    // After a failure whoever had it says first what became of it: see connectFailed.
+    if (connection.connected) this.#serveWaiting();
   }
 
   #drop(connection: Connection): void {
     this.#all.delete(connection);
     connection.client.destroy().catch(() => undefined);
     this.#settled(connection);
+  }
+
+  #endWaiting(end: ExchangeEnd): void {
+    const waiting = [...this.#waiting];
+    this.#waiting.clear();
+    for (const settle of waiting) settle(end);
   }
 
   #serveWaiting(): void {
