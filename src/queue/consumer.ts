@@ -3,6 +3,7 @@
  * lock is lost is told so; two runs of one entry never overlap in a process; a worker that stopped taking although
  * entries wait is replaced; closing ends within a given time.
  */
+import { setMaxListeners } from 'node:events';
 import { type Job, WaitingError, Worker } from 'bullmq';
 import { Redis } from 'ioredis';
 import type { Clock, Logger } from '../observability/contract.ts';
@@ -145,6 +146,8 @@ export class QueueConsumer {
       await earlier.ended;
     }
     const abort = new AbortController();
+    // Every line of a shard may listen.
+    setMaxListeners(0, abort.signal);
     const work = this.#handle(job, abort.signal);
     const run: Run = { abort, ended: work.then(noop, noop) };
     this.#runs.set(id, run);

@@ -194,10 +194,11 @@ return 1`,
   true,
 );
 
-/** KEYS changes, change counter. ARGV member, events channel. */
+/** KEYS changes, change counter, job. ARGV member, events channel. Says nothing of a job that was removed meanwhile. */
 export const touch = script(
   'touch',
   `${CHANGED}
+if ARGV[1] ~= '*' and redis.call('HEXISTS', KEYS[3], 'descriptor') == 0 then return 0 end
 changed(KEYS[1], KEYS[2], ARGV[1], ARGV[2])
 return 1`,
   true,

@@ -142,6 +142,7 @@ describe('state of a job', () => {
     await w.report('u1', { cleaned: true });
     await leader.feedShards(QUEUE, 'u1', [1, 2], 10);
     expect((await raw.keys(`*t${prefix}*`)).filter((key) => key.includes('u1'))).toEqual([]);
+    expect(await raw.zscore(`{t${prefix}}:changes`, 'u1')).toBeNull();
   });
 
   test('an older publish report does not replace a newer one (aibrix#2564)', async () => {
@@ -300,6 +301,25 @@ describe('tasks', () => {
     await until('entry gone', async () => (await raw.keys(`*t${prefix}*index-u1`)).length === 0);
   });
 
+  test('the end of the last task of a removed job leaves nothing behind', async () => {
+    const leader = operator();
+    await leader.putJob(descriptor('u1'), FIRST);
+    await leader.queueTask({ kind: 'cleanup', uid: 'u1', publishFirst: false });
+    let running = false;
+    const gate = new Gate();
+    const w = worker();
+    w.serveTasks(async () => {
+      running = true;
+      await gate.opened;
+    }, 2);
+    await until('running', () => running);
+    await leader.removeJob('u1', QUEUE, FIRST);
+    gate.open();
+    await w.close(1_000);
+    expect(await raw.zscore(`{t${prefix}}:changes`, 'u1')).toBeNull();
+    expect((await raw.keys(`*t${prefix}*`)).filter((key) => key.includes('u1'))).toEqual([]);
+  });
+
   test('waits as long as it is told to', async () => {
     const leader = operator();
     await leader.putJob(descriptor('u1'), FIRST);
@@ -427,9 +447,9 @@ describe('shards', () => {
     const refill = async () => leader.feedShards(QUEUE, 'big', [next++], 10);
     for (let i = 0; i < 4; i += 1) await refill();
     worker().serveShards(async ({ uid }) => {
-      order.push(uid);
+      const taken = order.push(uid);
       if (uid === 'big' && next < 4_000) await refill();
-      if (order.length === 50) await leader.feedShards(QUEUE, 'small', [0, 1], 10);
+      if (taken === 50) await leader.feedShards(QUEUE, 'small', [0, 1], 10);
     }, 2);
     await until('small done', () => order.filter((uid) => uid === 'small').length === 2);
     // Behind it at most the window that was queued before it came, and what was open.
@@ -452,6 +472,31 @@ describe('shards', () => {
     await leader.feedShards('other.m', 'u1', [3], 10);
     await until('the new one is served', () => runs.length === 2);
     expect(runs).toEqual(['0', '3']);
+  });
+});
+
+describe('a consumer that takes nothing although entries wait (bullmq#2466, #4384)', () => {
+  test('is replaced, makes the worker unhealthy when that does not help, and recovers', async () => {
+    const leader = operator();
+    const w = createWorkerQueue({
+      ...base(),
+      workerId: 'w1',
+      settings: { ...shortSettings, watchdogMilliseconds: 150 },
+    });
+    closers.push(() => w.close(500));
+    await leader.putJob(descriptor('u1'), FIRST);
+    await leader.putPlan(plan(4), 60_000, FIRST);
+    const runs: number[] = [];
+    w.serveShards(async ({ shard }) => void runs.push(shard), 2);
+    await until('healthy', () => w.healthy());
+    // Nothing but a paused queue makes BullMQ idle on demand.
+    await raw.hset(`{t${prefix}}:bull:tg-shards-${QUEUE}:meta`, 'paused', 1);
+    await leader.feedShards(QUEUE, 'u1', [0], 10);
+    await until('unhealthy', () => !w.healthy());
+    expect(runs).toEqual([]);
+    await raw.hdel(`{t${prefix}}:bull:tg-shards-${QUEUE}:meta`, 'paused');
+    await until('taken', () => runs.length === 1);
+    await until('healthy again', () => w.healthy());
   });
 });
 

@@ -437,6 +437,39 @@ describe('one step after the other', () => {
     expect(a.places.length).toBe(4);
   });
 
+  test('what was offered back is not used, although the answer was lost', async () => {
+    const [world, a, b] = await pair(4);
+    world.advance(LEASE);
+    a.ledger.setWant(POOL, 4);
+    await a.round();
+    a.ledger.setWant(POOL, 1);
+    await a.send();
+    a.lose();
+    b.ledger.setWant(POOL, 4);
+    await b.round();
+    for (let i = 0; i < 4; i += 1) {
+      a.take();
+      b.take();
+    }
+    expect([a.places.length, b.places.length]).toEqual([1, 3]);
+  });
+
+  test('a worker that Redis forgot ends the newest of what it may no longer hold', async () => {
+    const [world, a, b] = await pair(4);
+    world.advance(LEASE);
+    a.ledger.setWant(POOL, 4);
+    await a.round();
+    for (let i = 0; i < 4; i += 1) a.take();
+    const [first] = a.places;
+    await redis.del(`pool:${ADDRESS}`);
+    b.ledger.setWant(POOL, 3);
+    await b.round();
+    for (let i = 0; i < 3; i += 1) b.take();
+    await a.round();
+    expect(a.places).toEqual([first]);
+    expect(world.running()).toBe(4);
+  });
+
   test('small wants are met whole, the rest is shared evenly', async () => {
     const world = new World();
     await world.plan(10);

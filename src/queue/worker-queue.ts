@@ -1,5 +1,4 @@
 /** The worker's side of the queue. */
-import { setMaxListeners } from 'node:events';
 import type { OutcomeCounts, Usage } from '../batch/model.ts';
 import type { Clock, Logger } from '../observability/contract.ts';
 import { messageOf, RedisLink, RedisListener, type LinkOptions } from './connection.ts';
@@ -268,7 +267,6 @@ class RedisWorkerQueue implements WorkerQueue {
     // The leader writes the descriptor before it feeds: what we read now is not older than this entry.
     this.#sync.watch(task.uid);
     await this.#sync.refresh().catch(() => undefined);
-    setMaxListeners(0, signal);
     await this.#shards?.handler(task, signal);
   }
 
@@ -326,8 +324,10 @@ class RedisWorkerQueue implements WorkerQueue {
   }
 
   async #touch(member: string): Promise<void> {
-    const { changes, changeCounter, events } = this.#keys;
-    await this.#link.run(jobScripts.touch, [changes, changeCounter], [member, events]).catch(() => undefined);
+    const { changes, changeCounter, events, job } = this.#keys;
+    await this.#link
+      .run(jobScripts.touch, [changes, changeCounter, job(member)], [member, events])
+      .catch(() => undefined);
   }
 
   /** Never rejects. What cannot be told now is told with the next flush, as it will be then. */
