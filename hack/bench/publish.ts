@@ -6,12 +6,13 @@
  */
 import { randomUUID } from 'node:crypto';
 import { parseArgs } from 'node:util';
+import { silentLogger } from '../../src/observability/logger.ts';
 import type { MultipartUpload, ObjectStore } from '../../src/storage/contract.ts';
 import { publishDueIn, type PublishSettings } from '../../src/operator/inference-batch-job/publish.ts';
 import { publish } from '../../src/worker/publish/publish.ts';
 import { defaultPublishSettings } from '../../src/worker/publish/settings.ts';
 import { MadeJob } from './made-job.ts';
-import { quietLogger, startStore } from './s3-store.ts';
+import { startStore } from './s3-store.ts';
 
 const MiB = 1024 * 1024;
 const TARGET_COPIED_PER_FINAL_BYTE = 15;
@@ -58,7 +59,7 @@ try {
   const append = async (): Promise<void> => {
     const start = performance.now();
     const report = await publish({
-      ...{ store, layout: job.layout, jobUID: job.uid, logger: quietLogger(), newId: randomUUID },
+      ...{ store, layout: job.layout, jobUID: job.uid, logger: silentLogger, newId: randomUUID },
       ...{ signal: new AbortController().signal, settings: defaultPublishSettings },
       failPoint: async () => undefined,
       clock: { now: () => now, monotonic: () => now },

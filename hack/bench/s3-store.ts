@@ -1,6 +1,6 @@
 /** A real S3 server with one bucket, seen through our own store. */
 import { CreateBucketCommand, S3Client } from '@aws-sdk/client-s3';
-import type { Logger } from '../../src/observability/contract.ts';
+import { silentLogger } from '../../src/observability/logger.ts';
 import type { ObjectStore } from '../../src/storage/contract.ts';
 import { StoreProvider, type StoreDependencies } from '../../src/storage/provider.ts';
 import { startS3, type S3 } from '../stack/s3.ts';
@@ -22,18 +22,12 @@ export async function startStore(
   await client.send(new CreateBucketCommand({ Bucket: bucket }));
   client.destroy();
   const settings = { allowLoopback: true, ...options.settings };
-  const provider = new StoreProvider({ logger: quietLogger(), ...options, settings });
+  const provider = new StoreProvider({ logger: silentLogger, ...options, settings });
   const stop = async (): Promise<void> => {
     provider.close();
     await s3.stop();
   };
   return { s3, store: provider.open({ bucket, endpoint, region, credentials }), stop };
-}
-
-export function quietLogger(): Logger {
-  const silent = (): void => undefined;
-  const self: Logger = { debug: silent, info: silent, warn: silent, error: silent, child: () => self };
-  return self;
 }
 
 /** A key-by-key view of everything under a prefix. */

@@ -3,12 +3,12 @@ import { CreateBucketCommand, S3Client } from '@aws-sdk/client-s3';
 import { afterAll, beforeAll, describe, expect, test } from '@jest/globals';
 import { createHash, randomBytes, randomUUID } from 'node:crypto';
 import { startS3, type S3 } from '../../hack/stack/s3.ts';
+import { silentLogger } from '../observability/logger.ts';
 import { StoreError, type ObjectInfo, type ObjectStore, type S3Connection } from './contract.ts';
 import { StoreProvider } from './provider.ts';
 
 const MiB = 1024 * 1024;
 const bucket = 'conformance';
-const logger = quietLogger();
 
 let s3: S3;
 let provider: StoreProvider;
@@ -31,7 +31,7 @@ beforeAll(async () => {
   await client.send(new CreateBucketCommand({ Bucket: bucket }));
   client.destroy();
   provider = new StoreProvider({
-    logger,
+    logger: silentLogger,
     settings: { allowLoopback: true, initialBackoffMilliseconds: 1, maxBackoffMilliseconds: 5 },
   });
   store = provider.open(connection());
@@ -378,12 +378,6 @@ describe('signals', () => {
     expect((await store.getBytes(key)).bytes).toHaveLength(2 * MiB);
   }, 30_000);
 });
-
-function quietLogger() {
-  const silent = () => undefined;
-  const self = { debug: silent, info: silent, warn: silent, error: silent, child: () => self };
-  return self;
-}
 
 const freshKey = (): string => `objects/${randomUUID()}`;
 const sha = (bytes: Uint8Array): string => createHash('sha256').update(bytes).digest('hex');

@@ -1,9 +1,15 @@
 /** Faults that a real store does not produce on demand, played by a scripted HTTP server. */
-import { afterEach, beforeEach, describe, expect, test } from '@jest/globals';
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from '@jest/globals';
+import { execFileSync } from 'node:child_process';
 import { createHash, randomBytes } from 'node:crypto';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
+import { createServer as createSecureServer, type Server as HttpsServer } from 'node:https';
 import type { AddressInfo, Socket } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { setTimeout as pause } from 'node:timers/promises';
+import { silentLogger } from '../observability/logger.ts';
 import { StoreError, type ObjectStore, type S3Connection } from './contract.ts';
 import { StoreProvider, type StoreDependencies } from './provider.ts';
 
@@ -53,7 +59,7 @@ afterEach(async () => {
 function open(overrides: Partial<StoreDependencies> & { connection?: Partial<S3Connection> } = {}): void {
   const { connection, settings, ...deps } = overrides;
   provider = new StoreProvider({
-    logger: quietLogger(),
+    logger: silentLogger,
     onCall: (operation, code) => calls.push([operation, code]),
     ...deps,
     settings: {
@@ -374,6 +380,48 @@ describe('addresses', () => {
   });
 });
 
+describe('TLS', () => {
+  let directory: string;
+  let secure: HttpsServer;
+  let certificate: string;
+
+  beforeAll(async () => {
+    directory = mkdtempSync(join(tmpdir(), 'tidegate-tls-'));
+    const [key, cert] = [join(directory, 'key.pem'), join(directory, 'cert.pem')];
+    const subject = ['-subj', '/CN=localhost', '-addext', 'subjectAltName=DNS:localhost'];
+    const ec = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes'];
+    const request = ['req', '-x509', ...ec, '-keyout', key, '-out', cert, '-days', '2', ...subject];
+    execFileSync('openssl', request, { stdio: 'ignore' });
+    certificate = readFileSync(cert, 'utf8');
+    secure = createSecureServer({ key: readFileSync(key), cert: certificate }, put);
+    await new Promise<void>((resolve) => secure.listen(0, '127.0.0.1', resolve));
+  });
+
+  afterAll(async () => {
+    secure.closeAllConnections();
+    await new Promise((resolve) => secure.close(resolve));
+    rmSync(directory, { recursive: true });
+  });
+
+  const openSecure = (connection: Partial<S3Connection>): void => {
+    const { port } = secure.address() as AddressInfo;
+    open({ connection: { endpoint: `https://localhost:${port}`, ...connection } });
+  };
+
+  test('of an endpoint with a private authority works with caBundle', async () => {
+    openSecure({ caBundle: certificate });
+    expect(await store.put('key', Buffer.from('x'))).toEqual({ etag: ETAG });
+  });
+
+  test('that is not trusted is no passing fault, and names what to set', async () => {
+    openSecure({});
+    const error = await errorOf(store.put('key', Buffer.from('x')));
+    expect(error?.code).toBe('InvalidRequest');
+    expect(error?.message).toContain('caBundleRef');
+    expect(calls).toHaveLength(1);
+  });
+});
+
 describe('clients', () => {
   test('are shared by equal connections, apart for others, and closed when idle', async () => {
     let now = 0;
@@ -480,10 +528,4 @@ async function errorOf(call: Promise<unknown>): Promise<StoreError | undefined> 
     if (error instanceof StoreError) return error;
     throw error;
   }
-}
-
-function quietLogger() {
-  const silent = () => undefined;
-  const self = { debug: silent, info: silent, warn: silent, error: silent, child: () => self };
-  return self;
 }

@@ -2,8 +2,9 @@ import { afterAll, beforeAll, describe, expect, test } from '@jest/globals';
 import { randomUUID } from 'node:crypto';
 import { setTimeout as pause } from 'node:timers/promises';
 import { MadeJob } from '../../../hack/bench/made-job.ts';
-import { keysUnder, quietLogger, startStore, type StartedStore } from '../../../hack/bench/s3-store.ts';
+import { keysUnder, startStore, type StartedStore } from '../../../hack/bench/s3-store.ts';
 import type { FailPoint } from '../../observability/contract.ts';
+import { silentLogger } from '../../observability/logger.ts';
 import type { ObjectStore } from '../../storage/contract.ts';
 import { claimPrefix, findForeignOutput } from './claim.ts';
 import { cleanup } from './cleanup.ts';
@@ -29,7 +30,7 @@ const contextFor = (job: MadeJob, failPoint: FailPoint = async () => undefined):
   signal: new AbortController().signal,
   settings: defaultPublishSettings,
   clock: { now: () => 0, monotonic: () => 0 },
-  logger: quietLogger(),
+  logger: silentLogger,
 });
 
 const NAMED = { namespace: 'claims', name: 'november' };

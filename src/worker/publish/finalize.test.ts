@@ -2,9 +2,10 @@ import { afterAll, beforeAll, describe, expect, test } from '@jest/globals';
 import { createHash, randomUUID } from 'node:crypto';
 import { crc32 } from 'node:zlib';
 import { MadeJob, type MadeJobOptions } from '../../../hack/bench/made-job.ts';
-import { keysUnder, quietLogger, startStore, type StartedStore } from '../../../hack/bench/s3-store.ts';
+import { keysUnder, startStore, type StartedStore } from '../../../hack/bench/s3-store.ts';
 import type { Manifest } from '../../batch/manifest.ts';
 import type { FailPoint } from '../../observability/contract.ts';
+import { silentLogger } from '../../observability/logger.ts';
 import type { FinalReport, StopCause } from '../../queue/contract.ts';
 import type { ObjectStore } from '../../storage/contract.ts';
 import { claimPrefix } from './claim.ts';
@@ -41,7 +42,7 @@ const contextFor = (job: MadeJob, failPoint: FailPoint = async () => undefined):
   signal: new AbortController().signal,
   settings: { ...defaultPublishSettings, supersededPauseMilliseconds: 5 },
   clock: { now: () => 0, monotonic: () => 0 },
-  logger: quietLogger(),
+  logger: silentLogger,
 });
 
 const finalizeAs = (job: MadeJob, cause: typeof COMPLETE | StopCause, failPoint?: FailPoint) =>

@@ -6,8 +6,9 @@ import { afterAll, beforeAll, expect, test } from '@jest/globals';
 import fc from 'fast-check';
 import { randomUUID } from 'node:crypto';
 import { MadeJob } from '../../../hack/bench/made-job.ts';
-import { keysUnder, quietLogger, startStore, type StartedStore } from '../../../hack/bench/s3-store.ts';
+import { keysUnder, startStore, type StartedStore } from '../../../hack/bench/s3-store.ts';
 import type { FailPoint } from '../../observability/contract.ts';
+import { silentLogger } from '../../observability/logger.ts';
 import type { ObjectStore } from '../../storage/contract.ts';
 import { ifThere, type PublishContext } from './context.ts';
 import { PublishError } from './errors.ts';
@@ -146,7 +147,7 @@ function contextFor(
       readAheadBytes: 100_000,
     },
     clock: { now: () => 0, monotonic: () => 0 },
-    logger: quietLogger(),
+    logger: silentLogger,
     newId: randomUUID,
   };
 }

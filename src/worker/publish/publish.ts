@@ -45,6 +45,18 @@ export async function publish(context: PublishContext): Promise<PublishedReport>
   };
 }
 
+/** How far both files reach now, without adding anything. */
+export async function publishedSoFar(context: PublishContext): Promise<PublishedReport> {
+  const files = await readPublishedFiles(context);
+  const { results, errors } = positionsOf(files);
+  return {
+    shards: Math.min(results.shards, errors.shards),
+    resultsBytes: files.results?.bytes ?? 0,
+    errorsBytes: files.errors?.bytes ?? 0,
+    at: context.clock.now(),
+  };
+}
+
 async function appendTo(
   context: PublishContext,
   file: FileName,
