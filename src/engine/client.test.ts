@@ -192,6 +192,11 @@ describe('every way an exchange can end is a value', () => {
       },
     ],
     [
+      '200 with an error whose name is escaped',
+      (s) => s.end(http(200, '{"\\u0065rror":{"message":"x"}}')),
+      { kind: 'fault', reason: 'ErrorInAnswer' },
+    ],
+    [
       '200 with a stream that holds an error (case 32)',
       (s) => s.end(http(200, 'data: {"error":{"message":"x"}}\n\n', { 'content-type': 'text/event-stream' })),
       { kind: 'fault', reason: 'InvalidAnswer' },

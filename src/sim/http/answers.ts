@@ -211,21 +211,38 @@ function responsesStream(head: AnswerHead, generation: Generation): StreamShape 
     object: 'response',
     created_at: head.createdSeconds,
     model: head.model,
+    status: 'in_progress',
     output: [],
   };
-  let sequence = 0;
-  const next = (): number => sequence++;
+  const item = { id: itemId, type: 'message', role: 'assistant' };
   const at = { item_id: itemId, output_index: 0, content_index: 0 };
+  const part = (text: string): object => ({ type: 'output_text', text, annotations: [], logprobs: null });
+  let sequence = 0;
+  const say = (type: string, data: object): string => named(type, { ...data, sequence_number: sequence++ });
   return {
     begin: () =>
-      named('response.created', { response: { ...started, status: 'in_progress' }, sequence_number: next() }),
-    token: (_choice, delta) => named('response.output_text.delta', { ...at, delta, sequence_number: next() }),
-    finish: (_choice, { tokens }) =>
-      named('response.output_text.done', { ...at, text: tokens.join(''), sequence_number: next() }),
+      say('response.created', { response: started }) +
+      say('response.in_progress', { response: started }) +
+      say('response.output_item.added', {
+        output_index: 0,
+        item: { ...item, status: 'in_progress', content: [] },
+      }) +
+      say('response.content_part.added', { ...at, part: part('') }),
+    token: (_choice, delta) => say('response.output_text.delta', { ...at, delta }),
+    finish: (_choice, { tokens }) => {
+      const text = tokens.join('');
+      return (
+        say('response.output_text.done', { ...at, text }) +
+        say('response.content_part.done', { ...at, part: part(text) }) +
+        say('response.output_item.done', {
+          output_index: 0,
+          item: { ...item, status: 'completed', content: [part(text)] },
+        })
+      );
+    },
     end: (usage) => {
-      const response = responsesAnswer(head, generation, usage);
       const type = generation.finishReason === 'stop' ? 'response.completed' : 'response.incomplete';
-      return named(type, { response, sequence_number: next() });
+      return say(type, { response: responsesAnswer(head, generation, usage) });
     },
   };
 }
