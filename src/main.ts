@@ -60,7 +60,9 @@ addEngineCommand(program);
 try {
   await program.parseAsync();
 } catch (error) {
-  if (!(error instanceof UsageError)) throw error;
-  process.stderr.write(`tidegate: ${error.message}\n`);
-  process.exitCode = 2;
+  // A role that failed to start may have opened connections already, which would keep the process.
+  process.stderr.write(
+    `tidegate: ${error instanceof UsageError ? error.message : (error as Error).stack}\n`,
+    () => process.exit(error instanceof UsageError ? 2 : 1),
+  );
 }

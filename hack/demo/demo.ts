@@ -27,7 +27,7 @@ const LINES = 3_000;
 const GIVE_UP_MILLISECONDS = 180_000;
 
 /** So that progress is seen while it happens: a real installation writes it every 5 s. */
-const SETTINGS = { operator: { progressIntervalMilliseconds: 1_000 } };
+const SETTINGS = { operator: { job: { progressWriteMilliseconds: 1_000 } } };
 
 interface Job {
   status?: {
