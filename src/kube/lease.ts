@@ -38,7 +38,9 @@ const termEpochMilliseconds = Date.UTC(2020, 0, 1);
 /**
  * The first leaseTransitions of a lease that has to be created. Not 0: the lease may have been deleted, and what was
  * fenced with its numbers must not be shut out until a new count has caught up. Seconds since 2020 outrun every real
- * count of transitions, and `seen`, the highest one we know of, covers the rest. Fits an int32 until 2088.
+ * count of transitions, and `seen`, the highest one we know of, covers clocks that disagree. What is left is a process
+ * that never saw the deleted lease and whose clock is behind that of the leader who created it: its number is too low
+ * until its clock has caught up, so that it is refused rather than obeyed. Fits an int32 until 2088.
  */
 export function firstTerm(epochMilliseconds: number, seen: number): number {
   return Math.max(Math.floor((epochMilliseconds - termEpochMilliseconds) / 1000), seen + 1, 1);
