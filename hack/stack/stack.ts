@@ -83,14 +83,14 @@ export async function startStack(options: StackOptions): Promise<Stack> {
   };
 
   try {
-    const [redis, s3, kube] = await Promise.all([
+    const [redis, s3, kube] = await allStarted([
       startRedis({ dir: join(dir, 'redis'), appendOnly: true }).then(keep),
       startS3({ dir: join(dir, 's3') }).then(keep),
       startKube({ dir: join(dir, 'kube'), controllerManager: true }).then(keep),
     ]);
     say(`Redis ${redis.url}, S3 ${s3.endpoint}, Kubernetes ${kube.url}`);
 
-    await Promise.all([installTidegate(kube), createBucket(s3, BUCKET)]);
+    await all([installTidegate(kube), createBucket(s3, BUCKET)]);
     const optInNamespace = (namespace: string): Promise<void> =>
       optIn(kube, namespace, { name: CREDENTIALS_SECRET, s3 });
     for (const namespace of ['default', ...(options.namespaces ?? [])]) await optInNamespace(namespace);
@@ -98,7 +98,7 @@ export async function startStack(options: StackOptions): Promise<Stack> {
 
     const engines =
       options.engineUrl === undefined
-        ? await Promise.all(
+        ? await allStarted(
             Array.from({ length: options.engines ?? 2 }, async (_, index) =>
               keep(await startEngine({ name: `engine-${index}`, dir, models, args: options.engineArgs })),
             ),
@@ -126,7 +126,7 @@ export async function startStack(options: StackOptions): Promise<Stack> {
       roles.push(process);
       return process;
     };
-    await Promise.all([
+    await allStarted([
       ...Array.from({ length: options.operators ?? 1 }, () => addRole('operator')),
       ...Array.from({ length: options.workers ?? 2 }, () => addRole('worker')),
     ]);
@@ -157,6 +157,25 @@ export async function startStack(options: StackOptions): Promise<Stack> {
     await stopAll();
     throw error;
   }
+}
+
+/** Like Promise.all, but fails only when all have settled: none may come up after the others were stopped. */
+async function allStarted<T extends readonly Promise<unknown>[]>(
+  starting: readonly [...T],
+): Promise<{ -readonly [K in keyof T]: Awaited<T[K]> }> {
+  await Promise.allSettled(starting);
+  return Promise.all(starting);
+}
+
+/**
+ * As Promise.all, but a failure waits for the others to settle: what they start must be known before it can be
+ * stopped.
+ */
+async function all<T extends readonly unknown[]>(
+  promises: T,
+): Promise<{ -readonly [P in keyof T]: Awaited<T[P]> }> {
+  await Promise.allSettled(promises);
+  return Promise.all(promises);
 }
 
 /** Creates the bucket unless it exists. */
