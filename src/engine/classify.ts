@@ -69,7 +69,7 @@ function succeeded(response: Response, sent: Sent): EngineOutcome {
   return answer(response, sent);
 }
 
-/** A search for bytes is a tenth of a scan. A key can be spelled in two ways only: plain, or with escapes. */
+/** A search for bytes costs far less than a scan. A key can be spelled in two ways only: plain, or with escapes. */
 const mayHoldError = (body: Buffer): boolean => body.includes('"error"') || body.includes('\\u');
 
 function answer(response: Response, sent: Sent): EngineOutcome {

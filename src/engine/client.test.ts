@@ -242,6 +242,16 @@ describe('every way an exchange can end is a value', () => {
       { kind: 'fault', reason: 'ConnectionLost' },
     ],
     [
+      'headers that come in pieces',
+      (s) => {
+        const bytes = http(200, GOOD);
+        for (let at = 0; at < bytes.length; at += 7) {
+          setTimeout(() => s.write(bytes.slice(at, at + 7)), at);
+        }
+      },
+      { kind: 'answer', status: 200 },
+    ],
+    [
       'an object in good chunks',
       (s) => s.end('HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\n{\r\n1\r\n}\r\n0\r\n\r\n'),
       { kind: 'answer' },
@@ -251,7 +261,11 @@ describe('every way an exchange can end is a value', () => {
       (s) => s.write(`HTTP/1.1 200 OK\r\n${'a: b\r\n'.repeat(5_000)}`),
       { kind: 'fault' },
     ],
-    ['nothing at all', () => undefined, { kind: 'fault', reason: 'Timeout' }],
+    [
+      'nothing at all, as from a half-open connection (case 45)',
+      () => undefined,
+      { kind: 'fault', reason: 'Timeout' },
+    ],
     [
       'headers and then nothing',
       (s) => s.write('HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{'),
@@ -357,7 +371,7 @@ describe('what is sent', () => {
 });
 
 describe('abort', () => {
-  test('closes the socket, so that the engine stops', async () => {
+  test('closes the socket, so that the engine stops (case 60)', async () => {
     let arrived = (): void => undefined;
     const sent = new Promise<void>((resolve) => (arrived = resolve));
     let closed = (): void => undefined;
