@@ -140,11 +140,12 @@ export class Connection {
   }
 
   async #send(wanted: HttpRequest, signal: AbortSignal): Promise<Dispatcher.ResponseData> {
-    const access = await this.#credentials.access().catch((error: unknown) => {
+    // A plug-in that hangs must not outlive the deadline.
+    const access = await unlessAborted(this.#credentials.access(), signal).catch((error: unknown) => {
+      signal.throwIfAborted();
       const detail = error instanceof Error ? redact(error.message) : 'unknown failure';
       throw new KubeError(0, 'ConnectionRefused', `no credentials: ${detail}`, { cause: error });
     });
-    signal.throwIfAborted();
     return request(`${access.server}${wanted.path}`, {
       dispatcher: this.#agentFor(access),
       method: wanted.method,
@@ -169,6 +170,18 @@ export class Connection {
     }
     return this.#pool.agent;
   }
+}
+
+function unlessAborted<R>(promise: Promise<R>, signal: AbortSignal): Promise<R> {
+  return new Promise((resolve, reject) => {
+    const onAbort = (): void => {
+      reject(signal.reason as Error);
+    };
+    signal.addEventListener('abort', onAbort, { once: true });
+    void promise.then(resolve, reject).finally(() => {
+      signal.removeEventListener('abort', onAbort);
+    });
+  });
 }
 
 function newAgent(tls: Tls): Agent {

@@ -403,6 +403,16 @@ describe('credentials', () => {
     expect([first, second]).not.toContain(third);
   });
 
+  test('credentials that never come, as from a hanging plug-in, cost no more than the deadline', async () => {
+    const client = new KubeTransport({
+      credentials: { access: () => new Promise(() => undefined), refresh: () => undefined },
+      runtime: hurried,
+      attempts: 1,
+    });
+    const error = await errorOf(client.get(secrets, 'ns', 'a', { timeoutMilliseconds: 3_000 }));
+    expect(error.reason).toBe('Timeout');
+  });
+
   test('credentials that cannot be read are told as such', async () => {
     const client = new KubeTransport({
       credentials: {
