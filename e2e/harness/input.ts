@@ -14,7 +14,7 @@ export interface LineOptions {
 }
 
 /** A valid chat line number `n` of `job`. */
-export function chatLine(job: string, n: number, options: LineOptions = {}): string {
+export function chatLine(job: string, n: number | string, options: LineOptions = {}): string {
   return JSON.stringify({
     custom_id: options.customId ?? `${job}-${n}`,
     method: options.method ?? 'POST',

@@ -26,8 +26,12 @@ const NAMESPACE = 'demo';
 const LINES = 3_000;
 const GIVE_UP_MILLISECONDS = 180_000;
 
-/** So that progress is seen while it happens: a real installation writes it every 5 s. */
-const SETTINGS = { operator: { job: { progressWriteMilliseconds: 1_000 } } };
+/**
+ * So that a minute shows what happens: a real installation writes progress every 5 s, and a Redis that is empty
+ * grants its first places after a lease of 15 s, lest a worker from before the loss still holds some.
+ */
+const QUEUE = { leaseMilliseconds: 3_000, leaseMarginMilliseconds: 500, renewMilliseconds: 500 };
+const SETTINGS = { operator: { job: { progressWriteMilliseconds: 1_000 } }, queue: QUEUE };
 
 interface Job {
   status?: {

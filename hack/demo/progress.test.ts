@@ -55,6 +55,13 @@ describe('the rate', () => {
     expect(new Rate(5_000).add(0, 10)).toBeUndefined();
   });
 
+  test('does not count the time before the first step', () => {
+    const rate = new Rate(5_000);
+    rate.add(0, 0);
+    rate.add(60_000, 0);
+    expect(rate.add(61_000, 100)).toBe(100);
+  });
+
   test('looks back over its window only', () => {
     const rate = new Rate(2_000);
     rate.add(0, 0);

@@ -61,7 +61,9 @@ export class Rate {
   /** Units a second, or undefined while there is nothing to compare with. */
   add(at: number, value: number): number | undefined {
     const last = this.#samples.at(-1);
-    if (last === undefined || value !== last.value) this.#samples.push({ at, value });
+    // Time that passed before the first step says nothing about how fast the steps come.
+    if (last !== undefined && this.#samples.length === 1 && value === last.value) last.at = at;
+    else if (last === undefined || value !== last.value) this.#samples.push({ at, value });
     while (this.#samples.length > 2 && at - this.#samples[1]!.at > this.#windowMilliseconds) {
       this.#samples.shift();
     }

@@ -6,7 +6,7 @@ import { nodeBinary, REPOSITORY } from './paths.ts';
 import { freePort } from './ports.ts';
 
 /** Changes of durations and sizes by room, as TIDEGATE_SETTINGS takes them. */
-export type Settings = Record<string, Record<string, number | string | boolean | string[]>>;
+export type Settings = Record<string, Record<string, unknown>>;
 
 export interface TidegateOptions {
   role: 'operator' | 'worker';
