@@ -474,7 +474,7 @@ describe('deletion', () => {
   );
 
   test(
-    'of a job that never started is immediate, also without a worker',
+    'of a job that never started is immediate: it has no finalizer (cases: operators 13)',
     async () => {
       const { queue, namespace } = await start({
         job: { ...defaultOperatorSettings.job, deletionMilliseconds: 3_600_000 },
@@ -482,8 +482,7 @@ describe('deletion', () => {
       queue.workers = 0;
       await createJob(namespace);
       await until(
-        async () =>
-          (await state(namespace)) === 'Pending' && (await job(namespace))?.metadata.finalizers !== undefined,
+        async () => findCondition((await job(namespace))?.status?.conditions, 'Accepted')?.status === 'False',
       );
       await deleteJob(namespace);
       await until(async () => (await job(namespace)) === undefined);

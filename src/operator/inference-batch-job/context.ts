@@ -1,5 +1,6 @@
 /** What the parts of the decision share. Pure. */
-import { findCondition } from '../../kube/conditions.ts';
+import { FINALIZER } from '../../api/group.ts';
+import type { InferenceBatchJob } from '../../api/inference-batch-job.ts';
 import { jsonEqual } from '../../kube/merge-patch.ts';
 import type { JobDescriptor } from '../../queue/contract.ts';
 import type { JobSettings } from '../settings.ts';
@@ -13,21 +14,16 @@ export interface Context {
   settings: JobSettings;
 }
 
-/** Reasons of condition Indexed from before any task of the job was queued. */
-const BEFORE_THE_FIRST_TASK: readonly (string | undefined)[] = [
-  undefined,
-  'Pending',
-  'Waiting',
-  'SuspendedByUser',
-];
-
-/** Whether nothing was ever asked of a worker for this job, so that S3 holds nothing of it. */
+/**
+ * Whether nothing was ever asked of a worker for this job, so that neither S3 nor Redis holds anything of it. The
+ * finalizer tells, being added before the first thing is asked; the rest is for the case that somebody took it away.
+ */
 export function neverStarted({ job, queue }: JobSnapshot): boolean {
-  return (
-    queue?.descriptor === undefined &&
-    BEFORE_THE_FIRST_TASK.includes(findCondition(job.status?.conditions, 'Indexed')?.reason)
-  );
+  return !hasFinalizer(job) && queue?.descriptor === undefined && job.status?.indexedTime === undefined;
 }
+
+export const hasFinalizer = ({ metadata }: InferenceBatchJob): boolean =>
+  metadata.finalizers?.includes(FINALIZER) === true;
 
 export function everIndexed({ job, queue }: JobSnapshot): boolean {
   return job.status?.indexedTime !== undefined || queue?.index !== undefined;

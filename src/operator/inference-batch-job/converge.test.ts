@@ -35,7 +35,7 @@ interface World {
 
 const newWorld = (): World => ({
   now: CREATED + 1_000,
-  job: jobOf({ metadata: { finalizers: [] } }),
+  job: jobOf({ metadata: { finalizers: [] }, spec: { completionWindowSeconds: 400 } }),
   memory: EMPTY_MEMORY,
   redis: emptyQueue(),
   redisUp: true,
@@ -240,7 +240,7 @@ const steps: Record<string, fc.Arbitrary<Step>> = {
   down: fc.boolean().map((up) => (world) => void (world.redisUp = up)),
   suspend: fc.boolean().map((suspend) => (world) => changeSpec(world, { suspend })),
   cancel: fc.constant((world) => changeSpec(world, { cancel: true })),
-  minute: fc.constant((world) => void (world.now += 61_000)),
+  minutes: fc.constant((world) => void (world.now += 250_000)),
 };
 
 /** Everyone does their work, nothing breaks any more. */
@@ -263,6 +263,8 @@ const history = fc.array(
   { maxLength: 40 },
 );
 
+const endings: Record<string, number> = {};
+
 test('whatever is lost and whoever crashes between two writes, a job ends once, with a count for each line', () => {
   fc.assert(
     fc.property(history, (happened) => {
@@ -281,14 +283,17 @@ test('whatever is lost and whoever crashes between two writes, a job ends once, 
       expect(world.finalizeCauses.size).toBeLessThanOrEqual(1);
       const failed = findCondition(job?.status?.conditions, 'Failed');
       expect(failed === undefined).toBe(job?.status?.state === 'Completed');
-      if (job?.spec.cancel === true) expect(['Cancelled', 'Completed']).toContain(job.status?.state);
+      if (job?.spec.cancel === true) expect(job.status?.state).not.toBe('Failed');
+      endings[world.ends[0] ?? ''] = (endings[world.ends[0] ?? ''] ?? 0) + 1;
       // Cleaned up, let go, and not touched again.
       expect(world.s3.working).toBe(false);
       expect(job?.metadata.finalizers).toEqual([]);
       expect(reconcile(world)?.status).toBeUndefined();
     }),
-    { numRuns: 2_000 },
+    { numRuns: 1_000 },
   );
+  // Otherwise the histories have become too tame to show anything.
+  expect(Object.keys(endings).sort()).toEqual(['Cancelled', 'Completed', 'Expired']);
 });
 
 test('deletion at any moment lets the object go, and cleans up unless Redis is down', () => {
@@ -312,6 +317,6 @@ test('deletion at any moment lets the object go, and cleans up unless Redis is d
       expect(seconds).toBeLessThanOrEqual(32);
       if (!down) expect([world.s3.working, seconds <= 5]).toEqual([false, true]);
     }),
-    { numRuns: 2_000 },
+    { numRuns: 1_000 },
   );
 });

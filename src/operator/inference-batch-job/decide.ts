@@ -2,7 +2,6 @@
  * The life of an InferenceBatchJob as one pure function: what is known → what to do. It may be called with any part
  * of what Redis knew missing and any number of times with the same snapshot; it converges.
  */
-import { FINALIZER } from '../../api/group.ts';
 import type { Context } from './context.ts';
 import { decideDeletion } from './deletion.ts';
 import { carryOutEnding } from './end.ts';
@@ -18,14 +17,9 @@ export function decide(snapshot: JobSnapshot, at: Moment, settings: JobSettings)
   const { job, queue } = snapshot;
   if (job.metadata.deletionTimestamp !== undefined) return decideDeletion(context);
   if (hasEnded(job.status)) return decideFinished(context);
-  // Before anything is written elsewhere, so that no deletion can leave it behind unseen.
-  const finalizer = hasFinalizer(job.metadata.finalizers) ? {} : { addFinalizer: true };
   const recorded = recordedEnding(job.status);
-  if (recorded !== undefined) return { ...finalizer, ...carryOutEnding(context, recorded, true) };
+  if (recorded !== undefined) return carryOutEnding(context, recorded, true);
   const due = dueEnding({ job, queue, now: at.now });
-  if (due !== undefined) return { ...finalizer, ...carryOutEnding(context, due, false) };
-  return { ...finalizer, ...decideLive(context) };
+  if (due !== undefined) return carryOutEnding(context, due, false);
+  return decideLive(context);
 }
-
-export const hasFinalizer = (finalizers: readonly string[] | undefined): boolean =>
-  finalizers?.includes(FINALIZER) === true;

@@ -1,6 +1,5 @@
 /** A job whose object is being deleted: stop it, let workers clean up, and let it go within bounds whatever is down. */
-import { FINALIZER } from '../../api/group.ts';
-import { descriptorChange, neverStarted, soonest, type Context } from './context.ts';
+import { descriptorChange, hasFinalizer, soonest, type Context } from './context.ts';
 import { workPrefixOf } from './descriptor.ts';
 import { hasEnded } from './life.ts';
 import { retryOf } from './retry.ts';
@@ -12,12 +11,12 @@ const RETRY_CEILING_MILLISECONDS = 4_000;
 export function decideDeletion(context: Context): JobPlan {
   const { snapshot, at, settings } = context;
   const { job, queue, memory } = snapshot;
-  if (job.metadata.finalizers?.includes(FINALIZER) !== true) return { forget: true, memory };
+  // What others still hold the object for is theirs.
+  if (!hasFinalizer(job)) return { memory };
   const seenAt = memory.deletionSeenAt ?? at.monotonic;
   const remembered = { ...memory, deletionSeenAt: seenAt };
   const letGo: JobPlan = { forget: true, removeFinalizer: true, memory: remembered };
   if (queue?.cleaned === true) return letGo;
-  if (queue !== undefined && neverStarted(snapshot)) return letGo;
   const left = seenAt + settings.deletionMilliseconds - at.monotonic;
   if (left <= 0) return { ...letGo, leftBehind: workPrefixOf(job) };
   if (queue === undefined) return { requeueAfterMilliseconds: Math.min(left, 1_000), memory: remembered };

@@ -3,7 +3,15 @@ import type { JobReason, JobState } from '../../api/inference-batch-job.ts';
 import { noOutcomes, type Counts } from '../../batch/model.ts';
 import { kubeTime } from '../../kube/conditions.ts';
 import type { FinalReport, Problem, StopCause } from '../../queue/contract.ts';
-import { descriptorChange, everIndexed, neverStarted, soonest, statusPart, type Context } from './context.ts';
+import {
+  descriptorChange,
+  everIndexed,
+  hasFinalizer,
+  neverStarted,
+  soonest,
+  statusPart,
+  type Context,
+} from './context.ts';
 import { conditionReason, reasonOf, terminalStateOf, type Ending } from './ending.ts';
 import { eventsOf } from './events.ts';
 import { percentOf } from './progress.ts';
@@ -57,6 +65,7 @@ function stopPart(context: Context, ending: Ending): JobPlan {
   }
   const descriptor = descriptorChange(context, ending.kind === 'Complete' ? 'Run' : 'Stop');
   return {
+    ...(hasFinalizer(context.snapshot.job) ? {} : { addFinalizer: true }),
     ...(descriptor === undefined ? {} : { descriptor }),
     ...(memory.withdrawn === true ? {} : { withdraw: true }),
     memory: remembered,

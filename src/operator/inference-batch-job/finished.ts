@@ -1,6 +1,5 @@
 /** A job that has ended: clean up once, then leave it alone until its time to live is over. */
-import { FINALIZER } from '../../api/group.ts';
-import { descriptorChange, neverStarted, soonest, type Context } from './context.ts';
+import { descriptorChange, hasFinalizer, soonest, type Context } from './context.ts';
 import { retryOf } from './retry.ts';
 import type { JobPlan } from './snapshot.ts';
 
@@ -39,9 +38,9 @@ function timeToLivePart({
 function cleanUpPart(context: Context): JobPlan {
   const { snapshot, at, settings } = context;
   const { job, queue, memory } = snapshot;
-  if (job.metadata.finalizers?.includes(FINALIZER) !== true) return { memory };
+  if (!hasFinalizer(job)) return { memory };
   if (queue === undefined) return { requeueAfterMilliseconds: settings.retryCeilingMilliseconds, memory };
-  if (queue.cleaned || neverStarted(snapshot)) return { forget: true, removeFinalizer: true, memory };
+  if (queue.cleaned) return { forget: true, removeFinalizer: true, memory };
 
   const descriptor = descriptorChange(context, 'Stop');
   const plan: JobPlan = {

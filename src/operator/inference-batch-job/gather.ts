@@ -6,7 +6,7 @@ import type { JobState, OperatorQueue } from '../../queue/contract.ts';
 import type { Logger } from '../../observability/contract.ts';
 import type { DeploymentBoard } from '../model-deployment/board.ts';
 import { modelRefOf } from './accept.ts';
-import { hasFinalizer } from './decide.ts';
+import { hasFinalizer } from './context.ts';
 import { hasEnded } from './life.ts';
 import type { JobMemory, JobSnapshot } from './snapshot.ts';
 
@@ -43,9 +43,8 @@ export async function gather(
 
 /** A finished job that is cleaned up has nothing in Redis, and there may be ten thousand of them. */
 export function needsQueue(job: InferenceBatchJob): boolean {
-  const { finalizers, deletionTimestamp } = job.metadata;
-  const over = hasEnded(job.status) || deletionTimestamp !== undefined;
-  return !over || hasFinalizer(finalizers);
+  const over = hasEnded(job.status) || job.metadata.deletionTimestamp !== undefined;
+  return !over || hasFinalizer(job);
 }
 
 /** undefined while Redis does not answer: `decide` knows what to do then. */

@@ -4,7 +4,14 @@ import { jobLayout } from '../../batch/layout.ts';
 import { kubeTime } from '../../kube/conditions.ts';
 import type { IndexReport, JobState as QueueState, Problem } from '../../queue/contract.ts';
 import { objectionTo, type Objection } from './accept.ts';
-import { descriptorChange, neverStarted, soonest, statusPart, type Context } from './context.ts';
+import {
+  descriptorChange,
+  hasFinalizer,
+  neverStarted,
+  soonest,
+  statusPart,
+  type Context,
+} from './context.ts';
 import { eventsOf } from './events.ts';
 import { donePrefix, firstNotDone, refeedAfter, windowShards } from './feed.ts';
 import { stateOf } from './life.ts';
@@ -19,7 +26,10 @@ import { recentErrorsOf, statusWith, usageOf, type Status } from './status.ts';
 const PUBLISH_AGAIN_MILLISECONDS = 10_000;
 
 /** What each part adds: actions, what to remember, and when to look again. */
-interface Part extends Pick<JobPlan, 'descriptor' | 'withdraw' | 'clear' | 'tasks' | 'feed'> {
+interface Part extends Pick<
+  JobPlan,
+  'addFinalizer' | 'descriptor' | 'withdraw' | 'clear' | 'tasks' | 'feed'
+> {
   memory?: Partial<JobMemory>;
   alarm?: number | undefined;
 }
@@ -66,6 +76,7 @@ function joined(parts: readonly Part[]): Omit<Part, 'memory' | 'alarm'> {
   const tasks = parts.flatMap((part) => part.tasks ?? []);
   const clear = parts.flatMap((part) => part.clear ?? []);
   return {
+    ...(parts.some((part) => part.addFinalizer === true) ? { addFinalizer: true } : {}),
     ...(descriptor === undefined ? {} : { descriptor }),
     ...(parts.some((part) => part.withdraw === true) ? { withdraw: true } : {}),
     ...(clear.length === 0 ? {} : { clear }),
@@ -130,7 +141,11 @@ function describe(context: Context, objection: Objection | undefined): Part {
   const allowed = mayWork(context, objection);
   if (!allowed && neverStarted(context.snapshot)) return {};
   const descriptor = descriptorChange(context, allowed ? 'Run' : 'Suspend');
-  return descriptor === undefined ? {} : { descriptor };
+  return {
+    // Before anything is written elsewhere, so that no deletion can leave it behind unseen.
+    ...(hasFinalizer(context.snapshot.job) ? {} : { addFinalizer: true }),
+    ...(descriptor === undefined ? {} : { descriptor }),
+  };
 }
 
 function index(context: Context, queue: QueueState, objection: Objection | undefined): Part {
