@@ -14,7 +14,8 @@ const SECRET_NAME =
 
 /** Secrets that are recognised inside any text, with what is kept of them. */
 const SECRET_TEXT: readonly [pattern: RegExp, replacement: string][] = [
-  [/\b(bearer|basic)\s+[\w.~+/=-]{6,}/gi, `$1 ${REDACTED}`],
+  [/\b(bearer)\s+[\w.~+/=-]{6,}/gi, `$1 ${REDACTED}`],
+  [/\b(basic)\s+[A-Za-z0-9+/]{16,}={0,2}/gi, `$1 ${REDACTED}`],
   [/\b(?:AKIA|ASIA)[0-9A-Z]{16}\b/g, REDACTED],
   [/\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*/g, REDACTED],
   [/\bsk-[\w-]{16,}/g, REDACTED],
