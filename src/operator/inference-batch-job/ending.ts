@@ -131,5 +131,5 @@ export function dueEnding(input: EndingInput): Ending | undefined {
 
 /** Reasons come from workers; one that Kubernetes would refuse must not keep a status from being written. */
 export function conditionReason(reason: string): string {
-  return /^[A-Z][A-Za-z0-9]{0,127}$/.test(reason) ? reason : 'Waiting';
+  return /^[A-Z][A-Za-z0-9]{0,127}$/.test(reason) ? reason : 'InternalError';
 }
