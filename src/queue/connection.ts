@@ -60,6 +60,7 @@ export class RedisLink {
   #waiting: (() => void)[] = [];
   #downSince: number;
   #lastAnswer: number | undefined;
+  #lastFault: string | undefined;
   #closed = false;
 
   constructor(options: LinkOptions) {
@@ -75,6 +76,7 @@ export class RedisLink {
       socketTimeout: options.settings.commandTimeoutMilliseconds,
     });
     logFaults(this.client, options);
+    this.client.on('error', (error: unknown) => (this.#lastFault = messageOf(error)));
     this.client.on('ready', () => void this.#greet());
     this.client.on('close', () => {
       if (this.#server !== undefined) this.#downSince = options.clock.monotonic();
@@ -129,7 +131,7 @@ export class RedisLink {
   ): Promise<unknown> {
     return this.call(async (client) => {
       const runId = this.runId;
-      if (runId === undefined) throw new QueueUnavailable('Unreachable', 'Redis cannot be reached');
+      if (runId === undefined) throw unreachable(this.#lastFault);
       const { keys, args } = make(runId);
       const { sha, source } = this.#compiled(script);
       try {
@@ -171,6 +173,7 @@ export class RedisLink {
       if (runId === undefined) throw new Error('INFO server names no run_id');
       this.#server = { runId, scriptFlags: major >= 7 };
       this.#lastAnswer = this.#options.clock.monotonic();
+      this.#lastFault = undefined;
       this.#release();
       for (const listener of this.#onUp) listener();
     } catch (error) {
@@ -201,7 +204,7 @@ export class RedisLink {
       });
     }
     if (this.#closed) throw closed();
-    if (this.#server === undefined) throw new QueueUnavailable('Unreachable', 'Redis cannot be reached');
+    if (this.#server === undefined) throw unreachable(this.#lastFault);
   }
 
   #bounded<T>(work: Promise<T>): Promise<T> {
@@ -282,5 +285,11 @@ export function logFaults(client: Redis, options: LinkOptions): void {
 }
 
 export const messageOf = (error: unknown): string => (error instanceof Error ? error.message : String(error));
+
+const unreachable = (fault: string | undefined): QueueUnavailable =>
+  new QueueUnavailable(
+    'Unreachable',
+    `Redis cannot be reached${fault === undefined ? '' : `: ${fault.slice(0, 120)}`}`,
+  );
 
 const closed = (): QueueUnavailable => new QueueUnavailable('Closed', 'this queue client is closed');

@@ -204,6 +204,18 @@ export interface OperatorQueue {
   close(): Promise<void>;
 }
 
+/** How many entries wait, for the metric `tidegate_queue_depth`; those that pause before their next try are counted. */
+export interface QueueDepth {
+  /** `index`, `tasks`, or `<namespace>.<name>` of a ModelDeployment. */
+  queue: string;
+  waiting: number;
+}
+
+export interface QueueDepths {
+  /** Control tasks and the shards of these deployments. */
+  readDepths(queues: readonly QueueId[]): Promise<QueueDepth[]>;
+}
+
 export interface ShardTask {
   uid: string;
   shard: number;

@@ -322,6 +322,16 @@ describe('Redis is lost', () => {
     });
   });
 
+  test('a wrong password is named, and the password is not', async () => {
+    const server = await redisServer();
+    await rawClient(server.url).config('SET', 'requirepass', 'right');
+    const leader = operator(`redis://:not-this-one@127.0.0.1:${server.port}`);
+    const error = await leader.readJob('u1').catch((reason: unknown) => reason);
+    expect(error).toMatchObject({ code: 'Unreachable' });
+    expect(String(error)).toMatch(/WRONGPASS/);
+    expect(String(error)).not.toMatch(/not-this-one/);
+  });
+
   test('out of memory: writes are refused with a clear error, places are still renewed and results still count', async () => {
     const { url } = await redisServer();
     const raw = rawClient(url);

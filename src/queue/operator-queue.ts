@@ -12,6 +12,8 @@ import {
   type JobDescriptor,
   type JobState,
   type OperatorQueue,
+  type QueueDepth,
+  type QueueDepths,
   type QueueId,
   type Task,
   type TaskKind,
@@ -43,11 +45,11 @@ const REPORT_FIELDS = {
 } as const;
 
 /** Connects in the background; every call fails with QueueUnavailable within a few seconds while Redis is down. */
-export function createOperatorQueue(options: OperatorQueueOptions): OperatorQueue {
+export function createOperatorQueue(options: OperatorQueueOptions): OperatorQueue & QueueDepths {
   return new RedisOperatorQueue(options);
 }
 
-class RedisOperatorQueue implements OperatorQueue {
+class RedisOperatorQueue implements OperatorQueue, QueueDepths {
   readonly #logger: Logger;
   readonly #settings: QueueSettings;
   readonly #keys: Keys;
@@ -266,6 +268,30 @@ class RedisOperatorQueue implements OperatorQueue {
 
   async liveWorkers(): Promise<number> {
     return Number(await this.#link.run(jobScripts.countWorkers, [this.#keys.workers], []));
+  }
+
+  async readDepths(queues: readonly QueueId[]): Promise<QueueDepth[]> {
+    const names: [string, string][] = [
+      ['index', TASK_QUEUES.index],
+      ['tasks', TASK_QUEUES.publish],
+      ...queues.map((queue): [string, string] => [queue, shardQueueName(queue)]),
+    ];
+    const replies = await this.#link.call((client) => {
+      const pipeline = client.pipeline();
+      for (const [, name] of names) {
+        const key = `${this.#keys.bullPrefix}:${name}`;
+        pipeline.zcard(`${key}:prioritized`).llen(`${key}:wait`).zcard(`${key}:delayed`);
+      }
+      return pipeline.exec();
+    });
+    const counts = (replies ?? []).map(([error, count]) => {
+      if (error !== null) throw error;
+      return count as number;
+    });
+    return names.map(([queue], at) => ({
+      queue,
+      waiting: counts.slice(3 * at, 3 * at + 3).reduce((sum, count) => sum + count, 0),
+    }));
   }
 
   onEvent(listener: (uid: string | undefined) => void): () => void {

@@ -417,6 +417,22 @@ describe('shards', () => {
     await expect(leader.putJob(descriptor('u1', { priority }), FIRST)).rejects.toThrow(RangeError);
   });
 
+  test('what waits can be counted', async () => {
+    prefix += 1;
+    const leader = createOperatorQueue(base());
+    closers.push(() => leader.close());
+    await leader.putJob(descriptor('u1'), FIRST);
+    await leader.feedShards(QUEUE, 'u1', [0, 1, 2], 10);
+    await leader.queueTask({ kind: 'index', uid: 'u1' });
+    await leader.queueTask({ kind: 'publish', uid: 'u1' }, 60_000);
+    expect(await leader.readDepths([QUEUE, 'other.m'])).toEqual([
+      { queue: 'index', waiting: 1 },
+      { queue: 'tasks', waiting: 1 },
+      { queue: QUEUE, waiting: 3 },
+      { queue: 'other.m', waiting: 0 },
+    ]);
+  });
+
   test('withdrawing takes waiting shards out and leaves open ones to their worker', async () => {
     const leader = operator();
     await leader.putJob(descriptor('u1'), FIRST);
