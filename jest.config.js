@@ -26,8 +26,8 @@ export default {
       ...shared,
       displayName: 'e2e',
       testMatch: ['<rootDir>/e2e/*.test.ts'],
-      globalSetup: '<rootDir>/e2e/stack-setup.ts',
-      globalTeardown: '<rootDir>/e2e/stack-teardown.ts',
+      globalSetup: '<rootDir>/e2e/stack-setup.mts',
+      globalTeardown: '<rootDir>/e2e/stack-teardown.mts',
     },
   ],
 };

@@ -1,7 +1,7 @@
 /** The life of a batch job, as users see it. */
 import { afterEach, describe, expect, test } from '@jest/globals';
 import { chatLine, chatLines, invalidLines } from './harness/input.ts';
-import { conditionOf, endedLines, hasEnded, isTrue, modelDeployment } from './harness/objects.ts';
+import { conditionOf, hasEnded, isTrue, modelDeployment } from './harness/objects.ts';
 import { JOB, openScenario, type Scenario } from './harness/scenario.ts';
 import { until } from './harness/until.ts';
 
@@ -229,10 +229,16 @@ describe('deletion', () => {
     'mid-run aborts what is in flight and removes working objects; published results stay',
     async () => {
       const s = await scenario('delete');
-      const key = await s.putInput('a.jsonl', chatLines(s.namespace, 1500));
+      const key = await s.putInput('a.jsonl', chatLines(s.namespace, 4_000));
       await s.engineFaults({ fault: 'slow', delayMilliseconds: 400 });
-      await s.createJob({ keys: [key], spec: { maxInFlight: 100 } });
-      const running = await s.untilJob('has finished lines', (job) => endedLines(job) >= 300, 90);
+      await s.createJob({ keys: [key], spec: { maxInFlight: 200 } });
+      const results = `${s.namespace}/out/${JOB}/results.jsonl`;
+      await until(
+        'first results are published',
+        () => s.bucket.get(results),
+        (bytes) => bytes !== undefined,
+      );
+      const running = await s.untilJob('is running', (job) => isTrue(job, 'Running'));
 
       await s.deleteJob();
       await until(
@@ -248,7 +254,7 @@ describe('deletion', () => {
       const violations = await s.violations(running, [key], { ending: 'deleted', repeatedCalls: 0 });
       expect(violations).toEqual([]);
       const calls = s.calls();
-      expect(calls.length).toBeLessThan(1500);
+      expect(calls.length).toBeLessThan(4_000);
     },
     3 * MINUTES,
   );
