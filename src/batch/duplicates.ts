@@ -21,7 +21,7 @@ const PARTITIONS = 256;
 /** low and high word of the hash, low and high word of the ordinal */
 const ENTRY_WORDS = 4;
 const ENTRY_BYTES = ENTRY_WORDS * 4;
-const BUFFERED_ENTRIES = 512;
+const BUFFERED_ENTRIES = 1024;
 const WORD = 2 ** 32;
 
 /** A line that became a duplicate, for the summary. */
@@ -47,7 +47,9 @@ export class DuplicateFinder {
   readonly #buffers: Uint32Array[] = [];
   readonly #buffered = new Uint16Array(PARTITIONS);
   readonly #entries = new Float64Array(PARTITIONS);
-  #full: { partition: number; bytes: Buffer }[] = [];
+  #full: { partition: number; entries: Uint32Array }[] = [];
+  /** Spilled buffers, to be filled again. */
+  readonly #spare: Uint32Array[] = [];
 
   constructor(spill: SpillStore, hash: IdHash) {
     this.#spill = spill;
@@ -70,14 +72,9 @@ export class DuplicateFinder {
   }
 
   #flush(partition: number): void {
-    this.#full.push({ partition, bytes: this.#bufferedBytes(partition) });
-    this.#buffers[partition] = new Uint32Array(BUFFERED_ENTRIES * ENTRY_WORDS);
+    this.#full.push({ partition, entries: this.#buffers[partition]! });
+    this.#buffers[partition] = this.#spare.pop() ?? new Uint32Array(BUFFERED_ENTRIES * ENTRY_WORDS);
     this.#buffered[partition] = 0;
-  }
-
-  #bufferedBytes(partition: number): Buffer {
-    const { buffer } = this.#buffers[partition]!;
-    return Buffer.from(buffer as ArrayBuffer, 0, this.#buffered[partition]! * ENTRY_BYTES);
   }
 
   /** Spills what is full. To be awaited between chunks of input, so that it does not pile up. */
@@ -85,7 +82,10 @@ export class DuplicateFinder {
     const full = this.#full;
     if (full.length === 0) return;
     this.#full = [];
-    for (const { partition, bytes } of full) await this.#spill.append(`hash-${partition}`, bytes);
+    for (const { partition, entries } of full) {
+      await this.#spill.append(`hash-${partition}`, asBytes(entries, BUFFERED_ENTRIES));
+      this.#spare.push(entries);
+    }
   }
 
   /**
@@ -140,7 +140,7 @@ export class DuplicateFinder {
         }
       }
     };
-    const buffered = this.#bufferedBytes(partition);
+    const buffered = asBytes(this.#buffers[partition]!, this.#buffered[partition]!);
     if (this.#entries[partition]! * ENTRY_BYTES > buffered.length) {
       for await (const bytes of whole(this.#spill.read(`hash-${partition}`), () => ENTRY_BYTES)) take(bytes);
     }
@@ -231,6 +231,9 @@ export class DuplicateFinder {
     }
   }
 }
+
+const asBytes = ({ buffer }: Uint32Array, entries: number): Buffer =>
+  Buffer.from(buffer as ArrayBuffer, 0, entries * ENTRY_BYTES);
 
 /** Gives duplicates their error; returns whether any line changed. A line that cannot run anyway keeps its own error. */
 function mark(

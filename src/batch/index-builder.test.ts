@@ -3,7 +3,7 @@ import fc from 'fast-check';
 import { chatLine, CHAT_RULES, inChunks, indexJob, type IndexedJob } from './builders.ts';
 import { BatchError } from './errors.ts';
 import { Framer } from './framing.ts';
-import type { IdHash } from './id-hash.ts';
+import { keyedIdHash, type IdHash } from './id-hash.ts';
 import { buildIndex } from './index-builder.ts';
 import { linesOfShard } from './index-format.ts';
 import type { IndexedLine } from './model.ts';
@@ -400,31 +400,41 @@ describe('custom_id is unique over the whole job', () => {
     expect(writes).toHaveLength(3 + 2);
   });
 
-  test('200,000 lines whose hashes are spilled: two duplicates are found, and only the chunks with an equal hash are read', async () => {
-    const ids = sequence(200_000);
-    ids[150_000] = 'id-3';
-    ids[199_999] = 'id-100000';
-    const reads: number[] = [];
+  test('spilled hashes: two duplicates among 40,000 lines are found, and only the chunks with an equal hash are read', async () => {
+    const ids = sequence(40_000);
+    ids[30_000] = 'id-3';
+    ids[39_999] = 'id-20000';
+    const keyed = keyedIdHash(Uint8Array.from([8, 7, 6, 5, 4, 3, 2, 1]));
     const chunks = new Map<number, Uint8Array>();
+    const reads: number[] = [];
+    const spill = new MemorySpill();
     const { summary } = await indexJob(
-      { k: ids.map((id) => `${chatLine(id)}\n`).join('') },
+      { k: file(...ids) },
       {
+        spill,
+        // All in one partition, so that its buffer overflows.
+        hash: (bytes, start, end, out) => {
+          keyed(bytes, start, end, out);
+          out[1]! &= 0xffffff;
+        },
+        limits: { shard: { maxLines: 50, maxBytes: 1e6 } },
         writeChunk: async (chunk, bytes) => void chunks.set(chunk, bytes),
         readChunk: async (chunk) => {
           reads.push(chunk);
           return chunks.get(chunk)!;
         },
-        chunkBytes: 1024 * 1024,
       },
     );
-    expect(summary).toMatchObject({ total: 200_000, invalid: 2 });
+    expect(summary).toMatchObject({ total: 40_000, invalid: 2 });
     expect(summary.firstInvalid.map(({ line, error }) => [line, error.code])).toEqual([
-      [150_001, 'duplicate_custom_id'],
-      [200_000, 'duplicate_custom_id'],
+      [30_001, 'duplicate_custom_id'],
+      [40_000, 'duplicate_custom_id'],
     ]);
-    const chunkLines = 64 * 250;
-    const at = (line: number): number => Math.floor(line / chunkLines);
-    expect(new Set(reads)).toEqual(new Set([at(3), at(100_000), at(150_000), at(199_999)]));
+    let spilled = 0;
+    for await (const bytes of spill.read('hash-0')) spilled += bytes.length;
+    expect(spilled).toBeGreaterThan(30_000 * 16);
+    const chunkOfLine = (line: number): number => Math.floor(line / (64 * 50));
+    expect(new Set(reads)).toEqual(new Set([3, 20_000, 30_000, 39_999].map(chunkOfLine)));
   });
 
   test('equals what a map of ids says, whatever the hash, the chunks and the spelling', async () => {
