@@ -120,7 +120,13 @@ async function copyAll(
       await upload.copyPart(n + 1, key, { start: border(n), end: border(n + 1) }, before.etag, signal);
     }
   };
-  await Promise.all(Array.from({ length: Math.min(settings.copiesInFlight, ranges) }, copyOn));
+  const lanes = Array.from({ length: Math.min(settings.copiesInFlight, ranges) }, copyOn);
+  try {
+    await Promise.all(lanes);
+  } finally {
+    next = ranges;
+    await Promise.allSettled(lanes);
+  }
   return ranges + 1;
 }
 

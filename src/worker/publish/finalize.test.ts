@@ -298,7 +298,7 @@ test('a finalizer that crashes at any moment and runs again, also beside another
   }
 }, 120_000);
 
-test('a failure of the store at any call is only a failure, and the next run ends the job', async () => {
+test('a failure at any moment is only a failure, and the next run goes on', async () => {
   const job = madeJob();
   await job.writeIndex();
   await job.finish(1);

@@ -258,7 +258,7 @@ test.each([
   async (_name, of) => {
     await fc.assert(
       fc.asyncProperty(jobs, steps, async (shape, schedule) => play(of(store), shape, schedule)),
-      { numRuns: Number(process.env['TIDEGATE_PROPERTY_RUNS'] ?? 12), endOnFailure: true },
+      { numRuns: Number(process.env['TIDEGATE_PROPERTY_RUNS'] ?? 8), endOnFailure: true },
     );
   },
   600_000,

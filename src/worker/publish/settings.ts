@@ -38,7 +38,7 @@ export const defaultPublishSettings: PublishSettings = {
   maxShards: 50_000,
   supersededRetries: 10,
   supersededPauseMilliseconds: 200,
-  shardsInFlight: 4,
+  shardsInFlight: 16,
   checkpointBytesInFlight: 128 * MiB,
 };
 

@@ -1,11 +1,14 @@
 /** The results of shards that will not run any more: what their checkpoints hold, and one error record for each other line. */
-import { parseChunk, chunkOf } from '../../batch/index-format.ts';
+import { BatchError } from '../../batch/errors.ts';
+import { chunkOf, parseChunk } from '../../batch/index-format.ts';
 import type { IndexSummary, LineRecord, Shard } from '../../batch/model.ts';
 import { invalidLineRecord, lineIdentity, unfinishedRecord, type EndCause } from '../../batch/records.ts';
 import { composeShardResult } from '../../batch/shard-result.ts';
 import { ByteBudget } from '../shards/byte-budget.ts';
 import { readCheckpoints } from '../shards/open-shard.ts';
 import { hasCode, type PublishContext } from './context.ts';
+
+const NO_RECORDS: ReadonlyMap<number, LineRecord> = new Map();
 
 /**
  * Writes a result for each of the shards, a few at a time. A result that somebody else wrote first counts.
@@ -25,29 +28,36 @@ export async function finishShards(
   const finishOn = async (): Promise<void> => {
     for (let n = next++; n < shards.length; n = next++) {
       const number = shards[n] as number;
-      const shard = await chunks.shard(number);
-      const bytes = await checkpointBytes(context, number);
+      const { shard, checkpointBytes: bytes } = await chunks.shard(number);
       await budget.acquire(bytes, signal);
       try {
-        await finishShard(context, summary, shard, cause, conditions.put);
+        const known = bytes === 0 ? NO_RECORDS : await checkpointed(context, number);
+        await finishShard(context, summary, shard, known, cause, conditions.put);
       } finally {
         budget.release(bytes);
       }
       await context.failPoint('finalize.shard-finished');
     }
   };
-  await Promise.all(Array.from({ length: Math.min(settings.shardsInFlight, shards.length) }, finishOn));
+  const lanes = Array.from({ length: Math.min(settings.shardsInFlight, shards.length) }, finishOn);
+  try {
+    await Promise.all(lanes);
+  } finally {
+    // After a failure nothing new is begun, and nothing goes on behind the caller's back.
+    next = shards.length;
+    await Promise.allSettled(lanes);
+  }
 }
 
 async function finishShard(
   context: PublishContext,
   summary: IndexSummary,
   shard: Shard,
+  known: ReadonlyMap<number, LineRecord>,
   cause: EndCause,
   conditional: boolean,
 ): Promise<void> {
-  const { store, layout, jobUID, logger, signal } = context;
-  const known = await readCheckpoints(store, layout, jobUID, shard.shard, logger, signal);
+  const { store, layout, jobUID, signal } = context;
   const records = endRecords(jobUID, summary, shard, known, cause);
   const result = composeShardResult({ jobUID, writer: `finalize-${context.newId()}` }, shard, records);
   try {
@@ -80,22 +90,27 @@ export function endRecords(
   });
 }
 
-async function checkpointBytes({ store, layout, signal }: PublishContext, shard: number): Promise<number> {
-  let sum = 0;
-  for await (const { bytes } of store.list(layout.checkpoints(shard), { signal })) sum += bytes;
-  return sum;
+const checkpointed = (
+  { store, layout, jobUID, logger, signal }: PublishContext,
+  shard: number,
+): Promise<ReadonlyMap<number, LineRecord>> => readCheckpoints(store, layout, jobUID, shard, logger, signal);
+
+interface UnfinishedShard {
+  shard: Shard;
+  /** 0 where the shard has no checkpoint, as most have that never ran. */
+  checkpointBytes: number;
 }
 
-/** Reads each chunk once for its shards; keeps the last two, since neighbours are finished together. */
+/** Reads and lists once for all shards of a chunk; keeps the last two, since neighbours are finished together. */
 class ChunkReader {
   readonly #context: PublishContext;
-  readonly #chunks = new Map<number, Promise<Shard[]>>();
+  readonly #chunks = new Map<number, Promise<Map<number, UnfinishedShard>>>();
 
   constructor(context: PublishContext) {
     this.#context = context;
   }
 
-  async shard(number: number): Promise<Shard> {
+  async shard(number: number): Promise<UnfinishedShard> {
     const chunk = chunkOf(number);
     let shards = this.#chunks.get(chunk);
     if (shards === undefined) {
@@ -104,14 +119,36 @@ class ChunkReader {
       const oldest = Math.min(...this.#chunks.keys());
       if (this.#chunks.size > 2) this.#chunks.delete(oldest);
     }
-    const found = (await shards).find((each) => each.shard === number);
-    if (found === undefined) throw new Error(`index chunk ${chunk} has no shard ${number}`);
+    const found = (await shards).get(number);
+    if (found === undefined)
+      throw new BatchError('CorruptObject', `Index chunk ${chunk} has no shard ${number}.`);
     return found;
   }
 
-  async #read(chunk: number): Promise<Shard[]> {
+  async #read(chunk: number): Promise<Map<number, UnfinishedShard>> {
     const { store, layout, signal } = this.#context;
     const { bytes } = await store.getBytes(layout.chunkByNumber(chunk), { signal });
-    return parseChunk(bytes);
+    const shards = parseChunk(bytes);
+    const sizes = await this.#checkpointSizes(shards);
+    return new Map(
+      shards.map((shard) => [shard.shard, { shard, checkpointBytes: sizes.get(shard.shard) ?? 0 }]),
+    );
+  }
+
+  async #checkpointSizes(shards: readonly Shard[]): Promise<Map<number, number>> {
+    const { store, layout, signal } = this.#context;
+    const sizes = new Map<number, number>();
+    const [first, last] = [shards[0], shards.at(-1)];
+    if (first === undefined || last === undefined) return sizes;
+    // Keys come in order, so those of this chunk's shards lie between these two.
+    const startAfter = layout.checkpoints(first.shard);
+    const end = layout.checkpoints(last.shard + 1);
+    let shard = first.shard;
+    for await (const { key, bytes } of store.list(layout.work, { startAfter, signal })) {
+      if (key >= end) break;
+      while (shard < last.shard && !key.startsWith(layout.checkpoints(shard))) shard += 1;
+      sizes.set(shard, (sizes.get(shard) ?? 0) + bytes);
+    }
+    return sizes;
   }
 }
