@@ -4,7 +4,7 @@
  */
 import type { LineError } from './model.ts';
 
-/** Codes of lines that cannot run. OpenAI's names where OpenAI has one; the last two are ours. */
+/** Codes of lines that cannot run. OpenAI's names where OpenAI has one; line_too_large is ours. */
 export const LINE_ERROR_CODES = {
   invalid_json_line: 'The line is not one JSON object in UTF-8.',
   missing_required_parameter: 'custom_id, method, url or body is absent or null.',

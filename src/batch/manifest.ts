@@ -92,7 +92,7 @@ export class ManifestBuilder {
     return this.#usage;
   }
 
-  /** CRC-32 and sizes of what has been added, to compare with the published objects. */
+  /** What has been added, to compare with the published objects. */
   get sizes(): { resultsBytes: number; resultsLines: number; errorsBytes: number; errorsLines: number } {
     return {
       resultsBytes: this.#results.bytes,

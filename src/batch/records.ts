@@ -43,7 +43,7 @@ export interface EngineAnswer {
   body: Uint8Array;
   /** The answer was over MAX_ANSWER_BYTES and was not kept. */
   tooLarge?: boolean;
-  /** Only text answers arrive cut, so this is for the log; JSON is decided by the bytes. */
+  /** Not looked at: the bytes decide whether the answer is JSON. */
   contentType?: string;
 }
 
