@@ -1,5 +1,5 @@
 /** The HTTP face of the look-alike: routes, keys, faults and the log of calls around an Inference. */
-import type { IncomingMessage, Server, ServerResponse } from 'node:http';
+import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Clock } from '../../observability/contract.ts';
 import { AbortError, type Inference } from '../inference.ts';
 import { renderMetrics } from '../metrics-page.ts';
@@ -15,16 +15,9 @@ import {
   type Generation,
   type Usage,
 } from './answers.ts';
-import type { Call, CallLog } from './call-log.ts';
-import {
-  ApiError,
-  methodNotAllowed,
-  missingField,
-  modelNotFound,
-  routeNotFound,
-  unauthorized,
-} from './errors.ts';
-import type { FaultRule, FaultTable } from './faults.ts';
+import type { CallLog } from './call-log.ts';
+import { ApiError, methodNotAllowed, missingField, routeNotFound, unauthorized } from './errors.ts';
+import type { FaultTable } from './faults.ts';
 import {
   INFERENCE_PATHS,
   parseBody,
@@ -34,6 +27,8 @@ import {
   type GenerateRequest,
   type InferencePath,
 } from './requests.ts';
+import { errorOf, suffer, type Exchange } from './suffer.ts';
+import { readBody, sendError, sendJson } from './wire.ts';
 
 export interface FaceSettings {
   models: readonly string[];
@@ -51,14 +46,6 @@ export interface FaceParts {
   faults: FaultTable;
   calls: CallLog;
   clock: Clock;
-}
-
-interface Exchange {
-  request: IncomingMessage;
-  response: ServerResponse;
-  call: Call;
-  /** Aborts when the caller goes away. */
-  signal: AbortSignal;
 }
 
 const QUESTIONS = new Set(['/health', '/v1/models', '/metrics', '/version', '/ping']);
@@ -103,7 +90,7 @@ export function createFace(parts: FaceParts) {
     const rule = faults.meetQuestion();
     if (rule?.fault === 'hang') return;
     if (rule?.fault === 'reset-before') return void request.socket.resetAndDestroy();
-    if (rule?.fault === '500' || rule?.fault === '503') throw errorOf(rule, settings);
+    if (rule?.fault === '500' || rule?.fault === '503') throw errorOf(rule, settings.models);
     if (path === '/health' || path === '/ping') return void response.writeHead(200).end();
     if (path === '/version') return sendJson(response, 200, { version: '0.32.0' });
     if (!keyIsRight(request) || rule?.fault === '401') throw unauthorized();
@@ -155,7 +142,7 @@ export function createFace(parts: FaceParts) {
       const rule = faults.meet(text);
       if (rule !== undefined) {
         call.fault = rule.fault;
-        if (!(await suffer(rule, exchange))) return;
+        if (!(await suffer(rule, exchange, { calls, settings }))) return;
       }
       const read = readRequest(path, parseBody(text), settings);
       if (read.kind === 'embed') await embed(read, exchange);
@@ -166,51 +153,6 @@ export function createFace(parts: FaceParts) {
       const status = error instanceof ApiError ? error.status : 500;
       calls.end(call, status === 429 || status === 503 ? 'turnedAway' : 'answered', status);
       sendError(response, error);
-    }
-  }
-
-  /** @returns true when the call goes on as if nothing were. */
-  async function suffer(rule: FaultRule, { request, response, call, signal }: Exchange): Promise<boolean> {
-    const { socket } = request;
-    switch (rule.fault) {
-      case 'hang':
-        return false;
-      case 'die':
-        settings.die();
-        return false;
-      case 'slow':
-        return pause(rule.delayMilliseconds ?? 1_000, signal);
-      case 'reset-before':
-        calls.end(call, 'broken', null);
-        socket.resetAndDestroy();
-        return false;
-      case 'reset':
-        calls.end(call, 'broken', 200);
-        response.writeHead(200, { 'content-type': 'application/json', 'content-length': '1000' });
-        // What is written must leave before the reset throws it away.
-        response.write('{"id":"cut', () => setTimeout(() => socket.resetAndDestroy(), 5));
-        return false;
-      case 'garbage':
-        calls.end(call, 'answered', 200);
-        response.writeHead(200, { 'content-type': 'text/html' }).end('<html>upstream said something</html>');
-        return false;
-      case 'error-inside':
-        calls.end(call, 'answered', 200);
-        sendJson(response, 200, {
-          error: { message: 'engine worker died', type: 'InternalServerError', param: null, code: 500 },
-        });
-        return false;
-      case 'huge':
-        calls.end(call, 'answered', 200);
-        await sendHuge(response, rule.bytes ?? 65 * 1024 * 1024);
-        return false;
-      case '429':
-      case '503':
-        if (rule.retryAfterSeconds !== undefined)
-          response.setHeader('retry-after', String(rule.retryAfterSeconds));
-        throw errorOf(rule, settings);
-      default:
-        throw errorOf(rule, settings);
     }
   }
 
@@ -326,91 +268,3 @@ const idPrefix = ({ path }: GenerateRequest): string =>
 
 const isInference = (path: string): path is InferencePath =>
   (INFERENCE_PATHS as readonly string[]).includes(path);
-
-function errorOf(rule: FaultRule, { models }: FaceSettings): ApiError {
-  const plain = (status: number, type: string, message: string): ApiError =>
-    new ApiError(status, { error: { message, type, param: null, code: status } });
-  switch (rule.fault) {
-    case '401':
-      return unauthorized();
-    case '403':
-      return new ApiError(403, {});
-    case '429':
-      return plain(429, 'TooManyRequestsError', 'Too many requests are waiting.');
-    case '503':
-      return plain(503, 'ServiceUnavailableError', 'The engine is not ready.');
-    case 'model-not-found':
-      return modelNotFound(models[0] ?? '');
-    case 'route-not-found':
-      return routeNotFound();
-    case 'bad-request':
-      return plain(400, 'BadRequestError', 'This request can never work.');
-    default:
-      return plain(500, 'InternalServerError', 'Internal server error');
-  }
-}
-
-/** Resolves with the body once all of it is there. */
-export function readBody(request: IncomingMessage, maxBytes: number): Promise<string> {
-  return new Promise((resolve, reject) => {
-    const chunks: Buffer[] = [];
-    let bytes = 0;
-    request.on('data', (chunk: Buffer) => {
-      bytes += chunk.length;
-      if (bytes > maxBytes) reject(new ApiError(413, { detail: 'Request Entity Too Large' }));
-      else chunks.push(chunk);
-    });
-    request.on('end', () => resolve(Buffer.concat(chunks, bytes).toString()));
-    request.on('error', reject);
-  });
-}
-
-function pause(milliseconds: number, signal: AbortSignal): Promise<boolean> {
-  return new Promise((resolve) => {
-    const timer = setTimeout(() => resolve(true), milliseconds);
-    signal.addEventListener('abort', () => {
-      clearTimeout(timer);
-      resolve(false);
-    });
-  });
-}
-
-export function sendJson(response: ServerResponse, status: number, body: object): void {
-  const text = Buffer.from(JSON.stringify(body));
-  response.writeHead(status, { 'content-type': 'application/json', 'content-length': text.length }).end(text);
-}
-
-function sendError(response: ServerResponse, error: unknown): void {
-  if (response.destroyed) return;
-  if (response.headersSent) return void response.destroy();
-  if (!(error instanceof ApiError)) {
-    const body = {
-      error: { message: 'Internal server error', type: 'InternalServerError', param: null, code: 500 },
-    };
-    return sendJson(response, 500, body);
-  }
-  if (Object.keys(error.body).length === 0) return void response.writeHead(error.status).end();
-  sendJson(response, error.status, error.body);
-}
-
-async function sendHuge(response: ServerResponse, bytes: number): Promise<void> {
-  response.writeHead(200, { 'content-type': 'application/json', 'content-length': bytes });
-  const piece = Buffer.alloc(1024 * 1024, 'x');
-  response.write('{"huge":"');
-  for (let left = bytes - 11; left > 0 && !response.destroyed; left -= piece.length) {
-    if (response.write(left < piece.length ? piece.subarray(0, left) : piece)) continue;
-    await new Promise((resolve) => {
-      response.once('drain', resolve);
-      response.once('close', resolve);
-    });
-  }
-  response.end('"}');
-}
-
-/** Answers nothing by itself when it is about to be closed: uvicorn closes idle connections after 5 s. */
-export function likeUvicorn(server: Server): Server {
-  server.keepAliveTimeout = 5_000;
-  server.requestTimeout = 0;
-  server.headersTimeout = 60_000;
-  return server;
-}
