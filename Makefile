@@ -37,7 +37,7 @@ parts: install ## Build the local Kubernetes, etcd and S3 server into .cache/bin
 .PHONY: test
 test: parts ## Run all tests, unit to end-to-end
 	@mkdir -p .cache
-	@$(JEST) --json --outputFile=.cache/test-results.json
+	@$(JEST) --selectProjects unit e2e --json --outputFile=.cache/test-results.json
 
 .PHONY: unit
 unit: install ## Run the tests that need no cluster
@@ -59,3 +59,16 @@ floors: install ## Check that no file imports from a floor above it
 .PHONY: verify
 verify: install ## Check that generated files are what the sources generate
 	@$(NODE) hack/verify-generated.ts
+
+.PHONY: faults
+faults: parts ## Break everything at every moment (about an hour) and write the table of docs/reliability.md
+	@TIDEGATE_FAULTS=full $(JEST) --selectProjects e2e --testPathPatterns e2e/faults.test.ts
+	@$(NODE) hack/commands/reliability-table.ts
+
+.PHONY: kind
+kind: ## Run Tidegate in a kind cluster (needs Docker)
+	@hack/kind.sh
+
+.PHONY: e2e-vllm
+e2e-vllm: parts ## Acceptance on a real vLLM for the CPU (installs 6 GB under .cache)
+	@$(JEST) --config jest.vllm.config.js --runInBand

@@ -183,11 +183,10 @@ export function requiredVersion(moduleFolder: string, module: string): string | 
   return new RegExp(`^(?:require )?\\s*${escaped} v(\\S+)`, 'm').exec(text)?.[1];
 }
 
+// No top-level await: jest loads this file with require().
 if (import.meta.main) {
-  try {
-    await buildParts();
-  } catch (error) {
+  buildParts().catch((error: unknown) => {
     console.error(error instanceof Error ? error.message : error);
     process.exitCode = 1;
-  }
+  });
 }

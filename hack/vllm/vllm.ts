@@ -13,7 +13,6 @@ import { freePort } from '../stack/ports.ts';
 export const VLLM_VERSION = '0.32.0';
 const TORCH_VERSION = '2.13.0';
 const PYTHON = '3.11';
-export const VLLM_MODEL = 'tiny';
 
 const home = join(CACHE, `vllm-${VLLM_VERSION}`);
 const model = join(CACHE, 'vllm-tiny');
@@ -82,8 +81,13 @@ export interface Vllm extends Part {
   readonly url: string;
 }
 
-/** Starts `vllm serve`; ready after 60 to 90 seconds. */
-export async function startVllm(options: { logFile: string; args?: readonly string[] }): Promise<Vllm> {
+/** Starts `vllm serve`; ready after 60 to 90 seconds on an idle machine, much later on a busy one. */
+export async function startVllm(options: {
+  logFile: string;
+  /** What clients call the model. */
+  servedName: string;
+  args?: readonly string[];
+}): Promise<Vllm> {
   const port = await freePort();
   const url = `http://127.0.0.1:${port}`;
   const part = await startPart(
@@ -98,7 +102,7 @@ export async function startVllm(options: { logFile: string; args?: readonly stri
             '--load-format',
             'dummy',
             '--served-model-name',
-            VLLM_MODEL,
+            options.servedName,
             '--host',
             '127.0.0.1',
             '--port',
@@ -123,7 +127,7 @@ export async function startVllm(options: { logFile: string; args?: readonly stri
         },
         logFile: options.logFile,
       });
-      await untilReady(child, async () => (await fetch(`${url}/health`)).ok, 240_000);
+      await untilReady(child, async () => (await fetch(`${url}/health`)).ok, 600_000);
       return child;
     },
     { graceMilliseconds: 10_000 },
