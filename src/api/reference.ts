@@ -114,7 +114,7 @@ export function conditionsPage(kinds: readonly KindDefinition[]): string {
   return [
     GENERATED,
     '# States, conditions and reasons',
-    'A condition has a status (`True`, `False`, `Unknown`), a reason from the tables below, a message for people that names what was found and what is allowed, and the generation it was made from. Before the operator has seen an object, its first condition is `Unknown` with reason `Pending`.',
+    'A condition has a status (`True`, `False`, `Unknown`), a reason from the tables below, a message for people that names what was found and what is allowed, and the generation it was made from. Before the operator has seen an object, its first condition is `Unknown` with reason `Pending`. Events carry the same reasons; a job has `Suspended` and `Resumed` besides.',
     ...sections,
     '',
   ].join('\n\n');
