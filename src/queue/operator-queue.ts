@@ -2,6 +2,7 @@
 import { randomUUID } from 'node:crypto';
 import { type JobsOptions, Queue } from 'bullmq';
 import type { Clock, Logger } from '../observability/contract.ts';
+import { ChangeWatch } from './change-watch.ts';
 import { messageOf, RedisLink, RedisListener, type LinkOptions, type Script } from './connection.ts';
 import {
   type Capacity,
@@ -56,13 +57,7 @@ class RedisOperatorQueue implements OperatorQueue, QueueDepths {
   readonly #link: RedisLink;
   readonly #listener: RedisListener;
   readonly #queues = new Map<string, Queue>();
-  readonly #listeners = new Set<(uid: string | undefined) => void>();
-  readonly #timer: NodeJS.Timeout;
-  #soon: NodeJS.Timeout | undefined;
-  #seen = 0;
-  #ledOnce = false;
-  #polling = false;
-  #pollAgain = false;
+  readonly #changes: ChangeWatch;
   #closed = false;
 
   constructor(options: OperatorQueueOptions) {
@@ -77,12 +72,16 @@ class RedisOperatorQueue implements OperatorQueue, QueueDepths {
       settings: this.#settings,
     });
     this.#link = new RedisLink(link('tidegate-operator'));
+    this.#changes = new ChangeWatch({
+      link: this.#link,
+      keys: this.#keys,
+      logger: options.logger,
+      settings: this.#settings,
+    });
     this.#listener = new RedisListener(link('tidegate-operator-events'), this.#keys.events, () =>
-      this.#pollSoon(),
+      this.#changes.soon(),
     );
-    this.#timer = setInterval(() => void this.#poll(), this.#settings.pollMilliseconds);
-    this.#timer.unref();
-    this.#link.onUp(() => this.#pollSoon());
+    this.#link.onUp(() => this.#changes.soon());
   }
 
   async putJob(descriptor: JobDescriptor, fence: Fence): Promise<void> {
@@ -295,8 +294,7 @@ class RedisOperatorQueue implements OperatorQueue, QueueDepths {
   }
 
   onEvent(listener: (uid: string | undefined) => void): () => void {
-    this.#listeners.add(listener);
-    return () => this.#listeners.delete(listener);
+    return this.#changes.listen(listener);
   }
 
   healthy(): boolean {
@@ -306,9 +304,7 @@ class RedisOperatorQueue implements OperatorQueue, QueueDepths {
   async close(): Promise<void> {
     if (this.#closed) return;
     this.#closed = true;
-    clearInterval(this.#timer);
-    clearTimeout(this.#soon);
-    this.#listeners.clear();
+    this.#changes.close();
     this.#listener.close();
     // The queues share our connection; closing them only lets go of it.
     await Promise.allSettled([...this.#queues.values()].map((queue) => queue.close()));
@@ -368,56 +364,6 @@ class RedisOperatorQueue implements OperatorQueue, QueueDepths {
 
   async #keepFewEvents(queue: Queue): Promise<void> {
     await this.#link.client.hset(queue.toKey('meta'), 'opts.maxLenEvents', EVENTS_KEPT);
-  }
-
-  #pollSoon(): void {
-    if (this.#closed || this.#soon !== undefined) return;
-    // Reports of one moment wake once.
-    this.#soon = setTimeout(() => {
-      this.#soon = undefined;
-      void this.#poll();
-    }, 10);
-    this.#soon.unref();
-  }
-
-  /** Never rejects: the next poll asks again from the same number. */
-  async #poll(): Promise<void> {
-    if (this.#polling) {
-      this.#pollAgain = true;
-      return;
-    }
-    this.#polling = true;
-    try {
-      const keys = this.#keys;
-      const [current, led, changed] = (await this.#link.run(
-        jobScripts.pollChanges,
-        [keys.changes, keys.changeCounter, keys.workers, keys.holds, keys.holdExpiries, keys.fence],
-        [this.#seen, keys.events],
-      )) as [number, number, string[]];
-      const lost = current < this.#seen || (this.#ledOnce && led === 0);
-      this.#ledOnce = led === 1;
-      this.#seen = current;
-      if (lost) this.#tell(undefined);
-      for (const member of changed) this.#tell(member === '*' ? undefined : member);
-    } catch (error) {
-      this.#logger.debug('changes not read', { error: messageOf(error) });
-    } finally {
-      this.#polling = false;
-    }
-    if (this.#pollAgain) {
-      this.#pollAgain = false;
-      this.#pollSoon();
-    }
-  }
-
-  #tell(uid: string | undefined): void {
-    for (const listener of this.#listeners) {
-      try {
-        listener(uid);
-      } catch (error) {
-        this.#logger.error('listener of queue events failed', { error: messageOf(error) });
-      }
-    }
   }
 }
 
