@@ -6,7 +6,7 @@ import { decodeCheckpoint, encodeCheckpoint } from './checkpoint.ts';
 import { tally } from './counts.ts';
 import { crc32 } from './crc.ts';
 import { FORMAT_VERSION } from './model.ts';
-import { unfinishedRecord, type LineIdentity } from './records.ts';
+import { neverRanRecord, unfinishedRecord, type LineIdentity } from './records.ts';
 import {
   composeShardResult,
   parseShardResultHeader,
@@ -63,6 +63,22 @@ describe('a shard result', () => {
     expect(() => compose([...RECORDS, { ...RECORDS[0]!, ordinal: 99 }])).toThrow('no line with ordinal 99');
   });
 
+  test('lines that a failed job never ran do not push its real errors out of the header', () => {
+    const identity = (ordinal: number): LineIdentity => ({
+      ...{ jobUID: UID, ordinal, line: ordinal + 1, customId: null },
+    });
+    const lines = [
+      { line: 1, customId: null },
+      { line: 2, customId: null },
+    ];
+    const { header } = composeShardResult(WRITER, { shard: 0, firstOrdinal: 0, lines }, [
+      neverRanRecord(identity(0), 'k', 'failed', { code: 'invalid_type', message: 'why', param: null }),
+      unfinishedRecord(identity(1), 'k', { kind: 'Failed', reason: 'InvalidInput', message: 'line 1' }),
+    ]);
+    expect(header.counts.failed).toBe(2);
+    expect(header.recentErrors.map(({ line }) => line)).toEqual([1]);
+  });
+
   test('a header always fits in the bytes one reads for it, whatever ids and messages it quotes', () => {
     const lines = Array.from({ length: 250 }, (_, i) => ({
       line: i + 1,
@@ -70,7 +86,8 @@ describe('a shard result', () => {
     }));
     const records = lines.map(({ line, customId }, i) => {
       const identity: LineIdentity = { jobUID: UID, ordinal: i, line, customId };
-      return unfinishedRecord(identity, 'k', { kind: 'Failed', reason: 'X', message: '\u0001'.repeat(2000) });
+      const error = { code: 'request_failed', message: '\u0001'.repeat(2000), param: null };
+      return neverRanRecord(identity, 'k', 'failed', error);
     });
     const { parts } = composeShardResult(WRITER, { shard: 0, firstOrdinal: 0, lines }, records);
     expect(parts[0]!.length).toBeLessThan(SHARD_HEADER_READ_BYTES);

@@ -1,6 +1,6 @@
 /** The result object of one shard: a header line, then its lines of results.jsonl, then its lines of errors.jsonl. */
 import { createHash } from 'node:crypto';
-import { BatchError, excerpt } from './errors.ts';
+import { BatchError, excerpt, type NeverRanCode } from './errors.ts';
 import { tally } from './counts.ts';
 import { crc32 } from './crc.ts';
 import { checkFormatVersion } from './index-format.ts';
@@ -102,10 +102,12 @@ function segment(parts: readonly Uint8Array[], lineCount: number): Segment {
   return { bytes, lines: lineCount, crc32: crc, sha256: hash.digest('hex') };
 }
 
+const NOT_RUN: NeverRanCode = 'batch_failed';
+
 /** The last failed lines of a shard, as status shows them. Lines that merely did not get to run say nothing new. */
 export const recentErrors = (records: readonly LineRecord[]): RecentError[] =>
   records
-    .filter(({ outcome }) => outcome === 'failed')
+    .filter(({ outcome, error }) => outcome === 'failed' && error?.code !== NOT_RUN)
     .slice(-MAX_RECENT_ERRORS)
     .map(({ line, error }) => ({
       line,
