@@ -58,7 +58,12 @@ describe('a bad line gets its own record', () => {
     ['has a control character in custom_id', good(1, { customId: 'a\u0000b' }), 'invalid_value', /control/],
     ['has no method', good(1).replace('"method":"POST",', ''), 'missing_required_parameter', /method/],
     ['has another method', good(1, { method: 'GET' }), 'invalid_method', /GET/],
-    ['has another url', good(1, { url: '/v1/embeddings' }), 'invalid_url', /\/v1\/embeddings.*\/v1\/chat/],
+    [
+      'has another url',
+      good(1, { url: '/v1/embeddings' }),
+      'invalid_url',
+      /\/v1\/chat\/completions.*\/v1\/embeddings/,
+    ],
     [
       'has no body',
       '{"custom_id":"b","method":"POST","url":"/v1/chat/completions"}',
@@ -193,7 +198,12 @@ describe('an input that cannot be read', () => {
   const failures: [string, (lines: string[]) => Buffer, string, RegExp][] = [
     ['is empty', () => Buffer.alloc(0), 'EmptyInput', /line/],
     ['has only blank lines', () => Buffer.from('\n  \n\n'), 'EmptyInput', /line/],
-    ['is cut off in its gzip', (lines) => gzipSync(jsonl(lines)).subarray(0, -12), 'InvalidInput', /gzip/],
+    [
+      'is cut off in its gzip',
+      (lines) => gzipSync(jsonl(lines)).subarray(0, -12),
+      'InvalidInput',
+      /gzip.*truncated/i,
+    ],
   ];
   test.each(failures)(
     'because it %s fails the job',
@@ -334,9 +344,16 @@ describe('the engine', () => {
     3 * MINUTE,
   );
 
-  test.each(['500', 'reset', 'reset-before', 'garbage', 'error-inside'])(
+  test.each([
+    ['500', 0],
+    ['reset', 0],
+    // Looks like the keep-alive race, so each of the three attempts may be sent once more (mechanics.md, 5.2).
+    ['reset-before', 3],
+    ['garbage', 0],
+    ['error-inside', 0],
+  ] as const)(
     'that answers with "%s" gets the line again, until its attempts are used up',
-    async (fault) => {
+    async (fault, repeatedCalls) => {
       const s = await scenario('faulty');
       const poison = chatLine(s.namespace, 'poison', { customId: 'poison' });
       await s.engineFaults(
@@ -352,7 +369,7 @@ describe('the engine', () => {
       expect(ended.status?.counts).toMatchObject({ completed: 20, failed: 1 });
       const [record] = await recordsOf(s, ended, 'errors');
       expect(record?.custom_id).toBe('poison');
-      expect(await s.violations(ended, [key])).toEqual([]);
+      expect(await s.violations(ended, [key], { repeatedCalls })).toEqual([]);
     },
     3 * MINUTE,
   );
@@ -380,7 +397,8 @@ test(
   async () => {
     const s = await scenario('replaced');
     await s.engineFaults({ fault: 'slow', delayMilliseconds: 300 });
-    const lines = chatLines(s.namespace, 2_000);
+    // More shards than workers hold open: those have their input already.
+    const lines = chatLines(s.namespace, 5_000);
     const key = await s.putInput('a.jsonl', lines);
     await s.createJob({ keys: [key], spec: { maxInFlight: 20 } });
     await until(
@@ -392,7 +410,7 @@ test(
     await s.engineFaults();
     const ended = await s.untilEnded(120);
     expect(conditionOf(ended, 'Failed')).toMatchObject({ status: 'True', reason: 'InputChanged' });
-    expect(ended.status?.counts).toMatchObject({ total: 2_000 });
+    expect(ended.status?.counts).toMatchObject({ total: 5_000 });
     await s.putInput('a.jsonl', lines);
     expect(await s.violations(ended, [key])).toEqual([]);
   },
