@@ -282,7 +282,7 @@ describe('places', () => {
           }
           await settles(world, cap);
         }),
-        { numRuns: 60, seed: 20_261_130 },
+        { numRuns: 30, seed: 20_261_130 },
       );
     },
     120_000,
