@@ -1,8 +1,8 @@
 import type { KubeObject } from '../kube/contract.ts';
 
 /**
- * Our own writes, seen before the watch brings them back: a decision made from the object before our last write
- * would want to make that write again, and be refused.
+ * Our own writes, and versions that we read to go on after a conflict, seen before the watch brings them: a decision
+ * made from the object before our last write would want to make that write again, and be refused.
  */
 export interface OwnWrites<T extends KubeObject> {
   /** The newer of what the cache holds and what we wrote on top of it. */

@@ -25,7 +25,7 @@ const WATCH_MILLISECONDS = 5_000;
 /** @param recorded whether the status already says that the job ends this way: nothing final is done before. */
 export function carryOutEnding(context: Context, ending: Ending, recorded: boolean): JobPlan {
   const stopped = stopPart(context, ending);
-  if (!recorded) return { ...stopped, ...recordPart(context, ending), requeueAfterMilliseconds: 1_000 };
+  if (!recorded) return { ...stopped, ...recordPart(context, ending), requeueAfterMilliseconds: 0 };
   const { queue } = context.snapshot;
   const final = queue?.final;
   if (final?.missing !== undefined && final.missing.length > 0) {
@@ -228,8 +228,7 @@ function close({ snapshot: { job, memory }, at }: Context, ending: Ending, outco
   return {
     status: { draft, urgent: true },
     events: eventsOf(job.status, draft),
-    // The write itself wakes us for the clean-up; this is for the case that its event is lost.
-    requeueAfterMilliseconds: 1_000,
+    requeueAfterMilliseconds: 0,
     memory: { ...memory, fed: undefined },
   };
 }

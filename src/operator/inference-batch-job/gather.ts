@@ -26,16 +26,17 @@ export async function gather(
   fedJobs: number,
 ): Promise<JobSnapshot> {
   const { namespace, name } = modelRefOf(job);
-  const key = `${namespace}/${name}`;
-  const deployment = sources.deployments.get(key);
+  const deployment = sources.deployments.get(`${namespace}/${name}`);
+  const involved = needsQueue(job);
   return {
     job,
     deployment,
     namespaceLabels: sources.namespaces.get(job.metadata.namespace ?? '')?.metadata.labels ?? {},
-    availability: deployment === undefined ? undefined : sources.board.availability(keyOf(deployment)),
+    availability:
+      deployment === undefined || !involved ? undefined : sources.board.availability(keyOf(deployment)),
     liveWorkers: sources.board.liveWorkers,
     fedJobs,
-    queue: needsQueue(job) ? await readJob(sources, job) : undefined,
+    queue: involved ? await readJob(sources, job) : undefined,
     memory,
     random: sources.random(),
   };

@@ -2,6 +2,7 @@
 import type { InferenceBatchJob } from '../../api/inference-batch-job.ts';
 import { KubeError, type Store } from '../../kube/contract.ts';
 import type { Clock } from '../../observability/contract.ts';
+import { jobs } from '../resources.ts';
 import type { JobSettings } from '../settings.ts';
 import { apply, type JobTools } from './apply.ts';
 import { decide } from './decide.ts';
@@ -11,6 +12,8 @@ import { EMPTY_MEMORY, type JobMemory } from './snapshot.ts';
 
 /** How soon progress that found no budget tries again. */
 const DEFERRED_MILLISECONDS = 1_000;
+/** How soon a write that met a newer version is decided anew. */
+const CONFLICT_MILLISECONDS = 50;
 
 export interface JobReconciler {
   /** @returns milliseconds after which to look again, if at all. */
@@ -53,15 +56,27 @@ export function createJobReconciler(options: JobReconcilerOptions): JobReconcile
       deletionSeenAt: plan.memory.deletionSeenAt,
       stoppedAt: plan.memory.stoppedAt,
     });
+    // Before it is gone from Redis, or the canary would take it for lost.
+    if (plan.forget === true) known.delete(uid);
     const applied = await apply(tools, job, plan);
     if (plan.descriptor !== undefined) known.add(uid);
-    if (plan.forget === true) known.delete(uid);
     remember(applied.object, {
       ...plan.memory,
       ...(applied.statusWritten ? { progressWrittenAt: at.monotonic } : {}),
     });
     if (!applied.statusDeferred) return plan.requeueAfterMilliseconds;
     return Math.min(plan.requeueAfterMilliseconds ?? DEFERRED_MILLISECONDS, DEFERRED_MILLISECONDS);
+  }
+
+  /** Someone else wrote first: with the version that was just refused, the same write could never succeed. */
+  async function readLive(key: string): Promise<number | undefined> {
+    const cached = store.get(key);
+    if (cached === undefined) return undefined;
+    const { namespace, name, uid } = cached.metadata;
+    const live = await tools.client.get(jobs, namespace, name);
+    if (live?.metadata.uid !== uid || live === undefined) return undefined;
+    tools.own.wrote(cached, live);
+    return CONFLICT_MILLISECONDS;
   }
 
   function remember(job: InferenceBatchJob, memory: JobMemory): void {
@@ -77,6 +92,7 @@ export function createJobReconciler(options: JobReconcilerOptions): JobReconcile
       } catch (error) {
         // Gone, or replaced under the same name: the watch tells the rest.
         if (error instanceof KubeError && error.status === 404) return undefined;
+        if (error instanceof KubeError && error.status === 409) return readLive(key);
         throw error;
       }
     },

@@ -58,7 +58,11 @@ export function createDeploymentBoard(sources: BoardSources): DeploymentBoard {
       return undefined;
     }
     const known = targets.get(key);
-    if (known !== undefined && jsonEqual(known.object.spec, deployment.spec)) return known.target;
+    if (known?.object === deployment) return known.target;
+    if (known !== undefined && jsonEqual(known.object.spec, deployment.spec)) {
+      known.object = deployment;
+      return known.target;
+    }
     const { namespace = '' } = deployment.metadata;
     const service = deployment.spec.target.service;
     const serviceKey = `${namespace}/${service?.name ?? ''}`;
@@ -74,8 +78,8 @@ export function createDeploymentBoard(sources: BoardSources): DeploymentBoard {
   }
 
   function currentCaps() {
+    // The store gives the same list until one of its objects changes.
     const all = sources.deployments.list();
-    for (const deployment of all) target(keyOf(deployment));
     if (caps?.of === all) return caps;
     const plan = capacityPlan(
       all
