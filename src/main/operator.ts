@@ -30,7 +30,10 @@ export async function startOperatorRole(role: RoleProcess): Promise<RunningRole>
   });
   const operator = startOperator({
     ...{ kube, queue, elector, recorder, clock, random, logger, metrics, failPoint },
-    settings: { ...withOverrides('operator', defaultOperatorSettings, env), allowLoopback: env.allowLoopback },
+    settings: {
+      ...withOverrides('operator', defaultOperatorSettings, env),
+      allowLoopback: env.allowLoopback,
+    },
   });
   const redis = redisChecks(queue, role);
   return {

@@ -6,19 +6,12 @@ import { defaultQueueSettings } from '../queue/settings.ts';
 import { StoreProvider } from '../storage/provider.ts';
 import { defaultStoreSettings } from '../storage/settings.ts';
 import { claimPrefix } from '../worker/publish/claim.ts';
-import { cleanup } from '../worker/publish/cleanup.ts';
-import type { PublishContext } from '../worker/publish/context.ts';
-import { finalize } from '../worker/publish/finalize.ts';
-import { publish } from '../worker/publish/publish.ts';
 import { defaultPublishSettings } from '../worker/publish/settings.ts';
+import { createPublishTasks } from '../worker/publish/tasks.ts';
 import { defaultWorkerSettings } from '../worker/settings.ts';
-import type { PublishTasks, TaskJob } from '../worker/tasks.ts';
 import { startWorker } from '../worker/worker.ts';
 import { withOverrides } from './environment.ts';
 import { connectToCluster, redisChecks, type RoleProcess, type RunningRole } from './process.ts';
-
-/** What a deleted job's clean-up may spend on publishing what is finished. */
-const PUBLISH_BEFORE_CLEANUP_MILLISECONDS = 10_000;
 
 export async function startWorkerRole(role: RoleProcess): Promise<RunningRole> {
   const { env, clock, random, logger, metrics, failPoint } = role;
@@ -47,31 +40,11 @@ export async function startWorkerRole(role: RoleProcess): Promise<RunningRole> {
     onCall: ({ outcome, durationMilliseconds }) =>
       metrics.engineRequests.observe({ outcome }, durationMilliseconds / 1000),
   });
-  const publishContext = ({ descriptor, layout, stores: { output }, signal }: TaskJob): PublishContext => ({
-    ...{ store: output, layout, signal, failPoint, clock },
-    jobUID: descriptor.uid,
+  const publishing = createPublishTasks({
     settings: defaultPublishSettings,
-    logger: logger.child({ job: descriptor.uid }),
+    ...{ failPoint, clock, logger },
     newId: randomUUID,
   });
-  const publishing: PublishTasks = {
-    publish: async (job) => ({ published: await publish(publishContext(job)) }),
-    finalize: async (job, cause) => {
-      const { namespace, name, model, endpoint } = job.descriptor;
-      return {
-        final: await finalize({
-          context: publishContext(job),
-          job: { namespace, name, model, endpoint },
-          cause,
-        }),
-      };
-    },
-    cleanup: (job, publishFirst) =>
-      cleanup({
-        context: publishContext(job),
-        publishForMilliseconds: publishFirst ? PUBLISH_BEFORE_CLEANUP_MILLISECONDS : 0,
-      }),
-  };
   const worker = await startWorker({
     ...{ queue, engine, publishing, clock, random, logger, metrics, failPoint, allowLoopback },
     kube: kube.client,

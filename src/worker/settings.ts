@@ -29,6 +29,8 @@ export interface WorkerSettings {
   identityNamespaces: string[];
   /** Where the duplicate check spills; a sized emptyDir in the cluster. */
   spillDirectory: string;
+  /** What one index task may use there; all that run at a time must fit into the emptyDir. */
+  maxSpillBytes: number;
   maxUnpackedBytes: number;
   maxUnpackRatio: number;
 }
@@ -53,6 +55,7 @@ export const defaultWorkerSettings = (spillDirectory: string): WorkerSettings =>
   graceMilliseconds: 25_000,
   identityNamespaces: [],
   spillDirectory,
+  maxSpillBytes: 1024 * MiB,
   maxUnpackedBytes: 1024 * 1024 * MiB,
   maxUnpackRatio: 200,
 });

@@ -18,13 +18,9 @@ import type { ObjectStore } from '../storage/contract.ts';
 import { StoreProvider } from '../storage/provider.ts';
 import { CreateBucketCommand, S3Client } from '@aws-sdk/client-s3';
 import { claimPrefix } from './publish/claim.ts';
-import { cleanup } from './publish/cleanup.ts';
-import type { PublishContext } from './publish/context.ts';
-import { finalize } from './publish/finalize.ts';
-import { publish } from './publish/publish.ts';
 import { defaultPublishSettings } from './publish/settings.ts';
+import { createPublishTasks } from './publish/tasks.ts';
 import { defaultWorkerSettings, type WorkerSettings } from './settings.ts';
-import type { PublishTasks, TaskJob } from './tasks.ts';
 import { startWorker, type Worker } from './worker.ts';
 
 const ADDRESS = 'http://192.0.2.1:8000';
@@ -206,27 +202,12 @@ describe('worker', () => {
   async function addWorker(settings: Partial<WorkerSettings> = {}): Promise<Worker> {
     const clock = systemClock;
     const failPoint = (): Promise<void> => Promise.resolve();
-    const context = ({
-      descriptor: { uid },
-      layout,
-      stores: { output },
-      signal,
-    }: TaskJob): PublishContext => ({
-      ...{ store: output, layout, jobUID: uid, signal, failPoint, clock },
+    const publishing = createPublishTasks({
       settings: defaultPublishSettings,
+      ...{ failPoint, clock },
       logger: silentLogger,
       newId: randomUUID,
     });
-    const publishing: PublishTasks = {
-      publish: async (job) => ({ published: await publish(context(job)) }),
-      finalize: async (job, cause) => {
-        const { namespace, name, model, endpoint } = job.descriptor;
-        return {
-          final: await finalize({ context: context(job), job: { namespace, name, model, endpoint }, cause }),
-        };
-      },
-      cleanup: (job) => cleanup({ context: context(job), publishForMilliseconds: 0 }),
-    };
     const worker = await startWorker({
       kube: secretReader as never,
       queue: createWorkerQueue({

@@ -18,7 +18,7 @@ const all = async (chunks: AsyncIterable<Uint8Array>): Promise<string> => {
 };
 
 test('gives back each partition in the order it was appended, and nothing of others', async () => {
-  const spill = await DiskSpill.create(directory);
+  const spill = await DiskSpill.create(directory, 1_000);
   const names = ['0', 'a/b', '..'];
   for (const round of ['x', 'y'])
     for (const name of names) await spill.append(name, Buffer.from(name + round));
@@ -28,7 +28,10 @@ test('gives back each partition in the order it was appended, and nothing of oth
 });
 
 test('leaves nothing behind, and two passes at once do not meet', async () => {
-  const [first, second] = await Promise.all([DiskSpill.create(directory), DiskSpill.create(directory)]);
+  const [first, second] = await Promise.all([
+    DiskSpill.create(directory, 1_000),
+    DiskSpill.create(directory, 1_000),
+  ]);
   await first.append('p', Buffer.from('first'));
   await second.append('p', Buffer.from('second'));
   expect(await all(first.read('p'))).toBe('first');
@@ -39,10 +42,18 @@ test('leaves nothing behind, and two passes at once do not meet', async () => {
 
 test('a full disk is a DiskFull that names the directory', async () => {
   // /dev/full accepts an open and answers every write with ENOSPC.
-  const spill = await DiskSpill.create(directory);
+  const spill = await DiskSpill.create(directory, 1_000);
   symlinkSync('/dev/full', join(directory, readdirSync(directory)[0] ?? '', 'partition-p'));
   const failure = await spill.append('p', Buffer.alloc(100)).catch((error: unknown) => error);
   expect(failure).toBeInstanceOf(BatchError);
   expect(failure).toMatchObject({ code: 'DiskFull', message: expect.stringContaining(directory) });
+  await spill.close();
+});
+
+test('its own limit comes before the one that evicts the Pod', async () => {
+  const spill = await DiskSpill.create(directory, 100);
+  await spill.append('p', Buffer.alloc(60));
+  const failure = await spill.append('q', Buffer.alloc(60)).catch((error: unknown) => error);
+  expect(failure).toMatchObject({ code: 'DiskFull', message: expect.stringContaining('100 bytes') });
   await spill.close();
 });

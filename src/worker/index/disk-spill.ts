@@ -7,18 +7,27 @@ import type { SpillStore } from '../../batch/spill.ts';
 
 export class DiskSpill implements SpillStore {
   readonly #folder: string;
+  readonly #maxBytes: number;
   readonly #files = new Map<string, FileHandle>();
+  #bytes = 0;
 
-  private constructor(folder: string) {
+  private constructor(folder: string, maxBytes: number) {
     this.#folder = folder;
+    this.#maxBytes = maxBytes;
   }
 
-  /** @throws BatchError DiskFull, or the error of the file system where the directory cannot be used. */
-  static async create(directory: string): Promise<DiskSpill> {
-    return new DiskSpill(await orDiskFull(directory, () => mkdtemp(join(directory, 'tidegate-index-'))));
+  /**
+   * @param maxBytes less than the size limit of the emptyDir: a Pod that exceeds that is evicted, without an ENOSPC
+   * @throws BatchError DiskFull, or the error of the file system where the directory cannot be used.
+   */
+  static async create(directory: string, maxBytes: number): Promise<DiskSpill> {
+    const folder = await orDiskFull(directory, () => mkdtemp(join(directory, 'tidegate-index-')));
+    return new DiskSpill(folder, maxBytes);
   }
 
   async append(partition: string, bytes: Uint8Array): Promise<void> {
+    this.#bytes += bytes.length;
+    if (this.#bytes > this.#maxBytes) throw diskFull(this.#folder, `its ${this.#maxBytes} bytes are used up`);
     await orDiskFull(this.#folder, async () => {
       let file = this.#files.get(partition);
       if (file === undefined) {
@@ -53,8 +62,14 @@ async function orDiskFull<T>(where: string, operation: () => Promise<T>): Promis
     return await operation();
   } catch (error) {
     const { code } = error as NodeJS.ErrnoException;
-    if (code !== 'ENOSPC' && code !== 'EDQUOT') throw error;
-    const message = `the scratch directory ${where} is full: checking that custom_ids are unique takes about 20 bytes a line there`;
-    throw new BatchError('DiskFull', message, { cause: error });
+    if (code === 'ENOSPC' || code === 'EDQUOT') throw diskFull(where, 'the disk is full', error);
+    throw error;
   }
 }
+
+const diskFull = (where: string, why: string, cause?: unknown): BatchError =>
+  new BatchError(
+    'DiskFull',
+    `no room in the scratch directory ${where}: ${why}; checking that custom_ids are unique takes about 20 bytes a line there`,
+    { cause },
+  );

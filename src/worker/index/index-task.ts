@@ -34,7 +34,7 @@ export interface IndexDependencies {
   ) => Promise<void>;
   logger: Logger;
   failPoint: FailPoint;
-  settings: Pick<WorkerSettings, 'spillDirectory' | 'maxUnpackedBytes' | 'maxUnpackRatio'>;
+  settings: Pick<WorkerSettings, 'spillDirectory' | 'maxSpillBytes' | 'maxUnpackedBytes' | 'maxUnpackRatio'>;
 }
 
 /** Shard results read at a time during a survey. */
@@ -77,7 +77,7 @@ async function buildIndexOf(
     maxRatio: settings.maxUnpackRatio,
     ratioFromBytes: GiB,
   });
-  const spill = await DiskSpill.create(settings.spillDirectory);
+  const spill = await DiskSpill.create(settings.spillDirectory, settings.maxSpillBytes);
   try {
     const { output } = stores;
     const summary = await buildIndex({

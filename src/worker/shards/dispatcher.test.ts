@@ -23,7 +23,7 @@ class FixedPlaces implements Places {
     };
   }
   free(pool: PoolId): number {
-    return this.#free.get(name(pool)) ?? 0;
+    return this.#free.get(name(pool)) ?? ('job' in pool ? Infinity : 0);
   }
   setWant(pool: PoolId, want: number): void {
     this.wants.set(name(pool), want);
@@ -40,13 +40,13 @@ class FakeRun implements DispatchableRun {
   readonly sent: { address: string; place: Place }[] = [];
   readonly jobUID: string;
   ready: number;
-  readonly jobPool: PoolId | undefined;
+  readonly jobPool: PoolId;
   readonly #log: string[];
-  constructor(jobUID: string, ready: number, log: string[], capped = false) {
+  constructor(jobUID: string, ready: number, log: string[]) {
     this.jobUID = jobUID;
     this.ready = ready;
     this.#log = log;
-    this.jobPool = capped ? { job: jobUID } : undefined;
+    this.jobPool = { job: jobUID };
   }
   get inFlight(): number {
     return this.sent.length;
@@ -124,7 +124,7 @@ describe('dispatcher', () => {
 
   test('a job at its own cap does not stop the others', async () => {
     const made = dispatcher(new FixedPlaces({ a: 10, capped: 2 }), ['a']);
-    const capped = new FakeRun('capped', 50, log, true);
+    const capped = new FakeRun('capped', 50, log);
     const other = new FakeRun('other', 50, log);
     made.add(capped);
     made.add(other);

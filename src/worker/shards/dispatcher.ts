@@ -10,8 +10,8 @@ import type { ByteBudget } from './byte-budget.ts';
 export interface DispatchableRun {
   readonly queue: QueueId;
   readonly jobUID: string;
-  /** Set while the job has a maxInFlight. */
-  readonly jobPool: PoolId | undefined;
+  /** The places of the job's maxInFlight; without one there is no limit to them. */
+  readonly jobPool: PoolId;
   /** Lines that may be sent now. */
   readonly ready: number;
   readonly inFlight: number;
@@ -67,7 +67,7 @@ export class Dispatcher {
     turn.runs = turn.runs.filter((other) => other !== run);
     if (turn.runs.length === 0) jobs.delete(run.jobUID);
     if (jobs.size === 0) this.#queues.delete(run.queue);
-    if (run.jobPool !== undefined && turn.runs.length === 0) this.#want(run.jobPool, 0);
+    if (turn.runs.length === 0) this.#want(run.jobPool, 0);
     this.wake();
   }
 
@@ -111,7 +111,7 @@ export class Dispatcher {
       const [uid, turn] = nextJob(jobs, passed);
       if (uid === undefined) return;
       const run = this.#deps.isJobHeld(queue, uid) ? undefined : nextRun(turn);
-      const place = run && this.#deps.places.take(poolsOf(address, run.jobPool));
+      const place = run && this.#deps.places.take([{ address }, run.jobPool]);
       if (run === undefined || place === undefined) {
         passed.add(uid);
         continue;
@@ -161,7 +161,7 @@ export class Dispatcher {
         for (const run of turn.runs) {
           const lines = run.ready + run.inFlight;
           load += lines;
-          if (run.jobPool !== undefined) add(run.jobPool, lines);
+          add(run.jobPool, lines);
         }
       }
       for (const { address } of this.#deps.plan(queue)?.replicas ?? []) {
@@ -195,9 +195,6 @@ export class Dispatcher {
     }, soonest - now);
   }
 }
-
-const poolsOf = (address: string, jobPool: PoolId | undefined): PoolId[] =>
-  jobPool === undefined ? [{ address }] : [{ address }, jobPool];
 
 const poolKey = (pool: PoolId): string => ('address' in pool ? `address ${pool.address}` : `job ${pool.job}`);
 const poolOf = (key: string): PoolId =>

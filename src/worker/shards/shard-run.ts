@@ -58,6 +58,8 @@ export interface ShardRunDependencies {
 export class ShardRun implements DispatchableRun {
   readonly queue: QueueId;
   readonly jobUID: string;
+  /** Taken from whether or not the job has a maxInFlight now, so that one set while it runs counts what is in flight. */
+  readonly jobPool: PoolId;
   readonly shard: Shard;
   readonly ended: Promise<RunEnd>;
   readonly #deps: ShardRunDependencies;
@@ -79,6 +81,7 @@ export class ShardRun implements DispatchableRun {
     this.#descriptor = descriptor;
     this.queue = descriptor.queue;
     this.jobUID = descriptor.uid;
+    this.jobPool = { job: descriptor.uid };
     this.shard = shard;
     this.#ready = lines;
     this.#unfinished = lines.length;
@@ -87,10 +90,6 @@ export class ShardRun implements DispatchableRun {
     const period = Math.max(10, deps.settings.idleHandBackMilliseconds / 4);
     this.#idleTimer = setInterval(() => this.#handBackIfIdle(), period);
     this.#settleIfOver();
-  }
-
-  get jobPool(): PoolId | undefined {
-    return this.#descriptor.maxInFlight === undefined ? undefined : { job: this.jobUID };
   }
 
   get ready(): number {
