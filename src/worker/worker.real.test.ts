@@ -482,10 +482,14 @@ describe('worker', () => {
     await put(lines(250));
     const first = await addWorker();
     await index();
-    engine.answer = (request, prompt) =>
-      engine.calls.length <= 60 ? echo(request, prompt) : hang(request, prompt);
+    let hung = 0;
+    engine.answer = (request, prompt) => {
+      if (engine.calls.length <= 60) return echo(request, prompt);
+      hung += 1;
+      return hang(request, prompt);
+    };
     await feed(1);
-    await until('some lines are answered and some hang', () => Promise.resolve(engine.inFlight === 8));
+    await until('some lines are answered and some hang', () => Promise.resolve(hung === 8));
     await first.stop();
     workers = [];
     engine.answer = echo;
