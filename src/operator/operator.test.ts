@@ -305,6 +305,38 @@ describe('a job on a real API server', () => {
   );
 
   test(
+    'gets its status beside someone who writes to the object all the time (cases: operators 10)',
+    async () => {
+      const running = await start();
+      const { queue, namespace, lines } = running;
+      const uid = await startJob(running);
+      let over = false;
+      const writer = (async () => {
+        for (let n = 0; !over; n++) {
+          const patch = { metadata: { annotations: { n: String(n) } } };
+          await must(
+            kube.request(
+              'PATCH',
+              path(namespace, 'inferencebatchjobs', 'job'),
+              patch,
+              'application/merge-patch+json',
+            ),
+          );
+        }
+      })();
+      for (const suspend of [true, false, true]) {
+        await patchJob(namespace, { suspend });
+        await until(async () => ((await state(namespace)) === 'Suspended') === suspend);
+      }
+      over = true;
+      await writer;
+      expect(queue.state(uid).descriptor?.run).toBe('Suspend');
+      expect(lines.filter(({ message }) => message.includes('handling a key failed'))).toEqual([]);
+    },
+    LIMIT,
+  );
+
+  test(
     'without its model waits, and goes on when the model comes',
     async () => {
       const { queue, namespace } = await start();
