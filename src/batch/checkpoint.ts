@@ -21,6 +21,7 @@ interface CheckpointHeader extends CheckpointIdentity {
   /** Of everything behind the header line. */
   bytes: number;
   crc32: number;
+  attempts?: [ordinal: number, attempts: number][];
 }
 
 type RecordLine = [
@@ -34,8 +35,16 @@ type RecordLine = [
 
 const LINE_BREAK = Buffer.from('\n');
 
-/** One object to be written whole. */
-export function encodeCheckpoint(identity: CheckpointIdentity, records: readonly LineRecord[]): Buffer {
+/**
+ * One object to be written whole.
+ * @param attempts by ordinal, those that unfinished lines have used up: a line that kills its engine must end, also
+ * when its shard is given back while the engine restarts.
+ */
+export function encodeCheckpoint(
+  identity: CheckpointIdentity,
+  records: readonly LineRecord[],
+  attempts: ReadonlyMap<number, number> = new Map(),
+): Buffer {
   const parts: Uint8Array[] = [];
   for (const { ordinal, line, outcome, usage, bytes, error } of records) {
     const meta: RecordLine = [
@@ -57,6 +66,7 @@ export function encodeCheckpoint(identity: CheckpointIdentity, records: readonly
     records: records.length,
     bytes: parts.reduce((sum, part) => sum + part.length, 0),
     crc32: crc,
+    ...(attempts.size === 0 ? {} : { attempts: [...attempts] }),
   };
   return Buffer.concat([Buffer.from(`${JSON.stringify(header)}\n`), ...parts]);
 }
@@ -106,6 +116,14 @@ export function decodeCheckpoint(
     throw refused(`has ${records.length} records instead of ${header.records}`);
   }
   return records;
+}
+
+/** The attempts that unfinished lines had used up, of a checkpoint that decodeCheckpoint has accepted. */
+export function checkpointAttempts(bytes: Uint8Array): [ordinal: number, attempts: number][] {
+  const { attempts } = parse<Partial<CheckpointHeader>>(bytes, 0, bytes.indexOf(0x0a), 'header');
+  return (attempts ?? []).filter(
+    ([ordinal, used]) => Number.isSafeInteger(ordinal) && Number.isSafeInteger(used) && used > 0,
+  );
 }
 
 const refused = (what: string): BatchError => new BatchError('CorruptObject', `The checkpoint ${what}.`);

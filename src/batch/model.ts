@@ -2,6 +2,7 @@
  * What a batch job is made of once it is in flight: sources, shards, lines, records, counts.
  * These shapes are stored in S3 (see layout.ts for the keys) and outlive any process, hence FORMAT_VERSION.
  */
+import type { BatchEndpoint } from '../api/inference-batch-job-spec.ts';
 
 /** Version of every working object. A reader that finds another one refuses with a clear error. */
 export const FORMAT_VERSION = 1;
@@ -17,13 +18,7 @@ export const SHARDS_PER_CHUNK = 64;
 export const MAX_LINE_BYTES = 64 * 1024 * 1024;
 export const MAX_ANSWER_BYTES = 64 * 1024 * 1024;
 
-export const ENDPOINTS = [
-  '/v1/chat/completions',
-  '/v1/completions',
-  '/v1/embeddings',
-  '/v1/responses',
-] as const;
-export type Endpoint = (typeof ENDPOINTS)[number];
+export type Endpoint = BatchEndpoint;
 
 /** Tokens as the engine reports them. `cachedInputTokens` is part of `inputTokens`. */
 export interface Usage {

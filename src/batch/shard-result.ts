@@ -28,40 +28,55 @@ export interface ShardResult {
   bytes: number;
 }
 
+/** Who writes the result of which job. */
+export interface ResultIdentity {
+  jobUID: string;
+  writer: string;
+}
+
+export type ShardLines = Pick<Shard, 'shard' | 'firstOrdinal' | 'lines'>;
+
+/** What a record counts for, wherever its bytes are. */
+export type RecordSummary = Omit<LineRecord, 'bytes'>;
+
+/** The records of a whole shard, in the order of their lines. */
+export interface OrderedRecords<R extends RecordSummary> {
+  results: R[];
+  errors: R[];
+}
+
 /**
  * Composes the result of a shard from the records of all its lines, in any order.
  * Throws CorruptObject unless there is exactly one record for each line of the shard.
  */
 export function composeShardResult(
-  identity: { jobUID: string; writer: string },
-  shard: Pick<Shard, 'shard' | 'firstOrdinal' | 'lines'>,
+  identity: ResultIdentity,
+  shard: ShardLines,
   records: Iterable<LineRecord>,
 ): ShardResult {
-  const ordered = inOrder(shard, records);
-  const completed = ordered.filter(({ outcome }) => outcome === 'completed');
-  const others = ordered.filter(({ outcome }) => outcome !== 'completed');
-  const resultParts = lines(completed);
-  const errorParts = lines(others);
-  const header: ShardResultHeader = {
-    formatVersion: FORMAT_VERSION,
-    jobUID: identity.jobUID,
-    shard: shard.shard,
-    writer: identity.writer,
-    ...tally(ordered),
-    results: segment(resultParts, completed.length),
-    errors: segment(errorParts, others.length),
-    recentErrors: recentErrors(others),
+  const ordered = orderRecords(shard, records);
+  const resultParts = lines(ordered.results);
+  const errorParts = lines(ordered.errors);
+  const segmentOf = (parts: readonly Uint8Array[], lineCount: number): Segment => {
+    const sum = new SegmentSum();
+    for (const part of parts) sum.add(part);
+    return sum.segment(lineCount);
   };
-  const headerLine = Buffer.from(`${JSON.stringify(header)}\n`);
+  const header = shardResultHeader(identity, shard, ordered, {
+    results: segmentOf(resultParts, ordered.results.length),
+    errors: segmentOf(errorParts, ordered.errors.length),
+  });
+  const headerLine = encodeShardResultHeader(header);
   const parts = [headerLine, ...resultParts, ...errorParts];
   return { header, parts, bytes: headerLine.length + header.results.bytes + header.errors.bytes };
 }
 
-function inOrder(
-  shard: Pick<Shard, 'shard' | 'firstOrdinal' | 'lines'>,
-  records: Iterable<LineRecord>,
-): LineRecord[] {
-  const ordered = new Array<LineRecord | undefined>(shard.lines.length).fill(undefined);
+/** Throws CorruptObject unless there is exactly one record for each line of the shard. */
+export function orderRecords<R extends RecordSummary>(
+  shard: ShardLines,
+  records: Iterable<R>,
+): OrderedRecords<R> {
+  const byPosition = new Array<R | undefined>(shard.lines.length).fill(undefined);
   for (const record of records) {
     const position = record.ordinal - shard.firstOrdinal;
     if (shard.lines[position] === undefined) {
@@ -70,42 +85,72 @@ function inOrder(
         `Shard ${shard.shard} has no line with ordinal ${record.ordinal}.`,
       );
     }
-    if (ordered[position] !== undefined) {
+    if (byPosition[position] !== undefined) {
       throw new BatchError(
         'CorruptObject',
         `Shard ${shard.shard} has two records with ordinal ${record.ordinal}.`,
       );
     }
-    ordered[position] = record;
+    byPosition[position] = record;
   }
-  return ordered.map((record, position) => {
-    if (record !== undefined) return record;
-    throw new BatchError(
-      'CorruptObject',
-      `Shard ${shard.shard} has no record for line ${shard.lines[position]!.line}.`,
-    );
-  });
+  const ordered: OrderedRecords<R> = { results: [], errors: [] };
+  for (const [position, record] of byPosition.entries()) {
+    if (record === undefined) {
+      throw new BatchError(
+        'CorruptObject',
+        `Shard ${shard.shard} has no record for line ${shard.lines[position]!.line}.`,
+      );
+    }
+    (record.outcome === 'completed' ? ordered.results : ordered.errors).push(record);
+  }
+  return ordered;
 }
+
+export function shardResultHeader(
+  identity: ResultIdentity,
+  shard: Pick<Shard, 'shard'>,
+  ordered: OrderedRecords<RecordSummary>,
+  segments: { results: Segment; errors: Segment },
+): ShardResultHeader {
+  return {
+    formatVersion: FORMAT_VERSION,
+    jobUID: identity.jobUID,
+    shard: shard.shard,
+    writer: identity.writer,
+    ...tally([...ordered.results, ...ordered.errors]),
+    ...segments,
+    recentErrors: recentErrors(ordered.errors),
+  };
+}
+
+export const encodeShardResultHeader = (header: ShardResultHeader): Buffer =>
+  Buffer.from(`${JSON.stringify(header)}\n`);
 
 const lines = (records: readonly LineRecord[]): Uint8Array[] =>
   records.flatMap(({ bytes }) => [bytes, LINE_BREAK]);
 
-function segment(parts: readonly Uint8Array[], lineCount: number): Segment {
-  const hash = createHash('sha256');
-  let bytes = 0;
-  let crc = 0;
-  for (const part of parts) {
-    hash.update(part);
-    crc = crc32(part, crc);
-    bytes += part.length;
+/** Sums up a segment, piece by piece, as its bytes come. */
+export class SegmentSum {
+  readonly #hash = createHash('sha256');
+  #bytes = 0;
+  #crc = 0;
+
+  add(piece: Uint8Array): void {
+    this.#hash.update(piece);
+    this.#crc = crc32(piece, this.#crc);
+    this.#bytes += piece.length;
   }
-  return { bytes, lines: lineCount, crc32: crc, sha256: hash.digest('hex') };
+
+  /** To be asked once, after the last piece. */
+  segment(lineCount: number): Segment {
+    return { bytes: this.#bytes, lines: lineCount, crc32: this.#crc, sha256: this.#hash.digest('hex') };
+  }
 }
 
 const NOT_RUN: NeverRanCode = 'batch_failed';
 
 /** The last failed lines of a shard, as status shows them. Lines that merely did not get to run say nothing new. */
-export const recentErrors = (records: readonly LineRecord[]): RecentError[] =>
+export const recentErrors = (records: readonly RecordSummary[]): RecentError[] =>
   records
     .filter(({ outcome, error }) => outcome === 'failed' && error?.code !== NOT_RUN)
     .slice(-MAX_RECENT_ERRORS)

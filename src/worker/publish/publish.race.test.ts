@@ -250,6 +250,9 @@ async function removeJob(target: ObjectStore, job: MadeJob): Promise<void> {
   await target.deleteMany(await keysUnder(target, job.prefix));
 }
 
+/** Plays a schedule that was reported once more. */
+const seed = process.env['TIDEGATE_PROPERTY_SEED'];
+
 test.each([
   ['with conditional writes', (inner: ObjectStore) => inner],
   ['without conditional writes', withoutConditions],
@@ -258,7 +261,11 @@ test.each([
   async (_name, of) => {
     await fc.assert(
       fc.asyncProperty(jobs, steps, async (shape, schedule) => play(of(store), shape, schedule)),
-      { numRuns: Number(process.env['TIDEGATE_PROPERTY_RUNS'] ?? 8), endOnFailure: true },
+      {
+        numRuns: Number(process.env['TIDEGATE_PROPERTY_RUNS'] ?? 8),
+        ...(seed === undefined ? {} : { seed: Number(seed) }),
+        endOnFailure: true,
+      },
     );
   },
   600_000,
