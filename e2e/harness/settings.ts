@@ -11,6 +11,7 @@ export const frozenPastMilliseconds =
   2 * Math.max(LEASE_MILLISECONDS, LOCK_MILLISECONDS) + STALLED_MILLISECONDS;
 
 export const testSettings: Settings = {
+  kube: { leaseDurationSeconds: 4, renewDeadlineMilliseconds: 2_500, retryMilliseconds: 400 },
   queue: {
     pollMilliseconds: 300,
     leaseMilliseconds: LEASE_MILLISECONDS,
