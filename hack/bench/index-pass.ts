@@ -26,6 +26,7 @@ export interface PassResult {
 }
 
 const READ_BYTES = 256 * 1024;
+const MAX_SPILL_BYTES = 1024 * 1024 * 1024;
 const read = (file: string): AsyncIterable<Uint8Array> =>
   createReadStream(file, { highWaterMark: READ_BYTES }) as AsyncIterable<Uint8Array>;
 
@@ -66,7 +67,7 @@ async function parse(file: string): Promise<Pass> {
 
 async function index(file: string): Promise<Pass> {
   const folder = await mkdtemp(join(tmpdir(), 'tidegate-bench-'));
-  const spill = await DiskSpill.create(folder);
+  const spill = await DiskSpill.create(folder, MAX_SPILL_BYTES);
   const chunkFile = (chunk: number): string => join(folder, `chunk-${chunk}`);
   try {
     const summary = await buildIndex({
