@@ -1,6 +1,7 @@
 /** What `kubectl apply -k config/` installs, less the Pods: resource kinds, accounts and their rights. */
 import { setTimeout as delay } from 'node:timers/promises';
-import { readFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parse } from 'yaml';
 import type { Kube } from './kube.ts';
@@ -20,10 +21,14 @@ interface KubeManifest {
 
 /** Kinds first: the roles of `config/` name their resources, and clients ask for them at once. */
 export async function installTidegate(kube: Kube): Promise<void> {
-  const run = (...args: string[]): Promise<string> => kubectl(args, { kubeconfig: kube.adminKubeconfig });
+  // With a cache of its own: kubectl would remember for hours that these kinds do not exist.
+  const cache = mkdtempSync(join(tmpdir(), 'tidegate-kubectl-'));
+  const run = (...args: string[]): Promise<string> =>
+    kubectl([`--cache-dir=${cache}`, ...args], { kubeconfig: kube.adminKubeconfig });
   await run('apply', '--server-side', '-k', join(REPOSITORY, 'config', 'crd'));
   await run('apply', '--server-side', '-k', join(REPOSITORY, 'config', 'rbac'));
   await run('wait', '--for=condition=Established', '--timeout=30s', 'crd', '--all');
+  rmSync(cache, { recursive: true, force: true });
 }
 
 /**
