@@ -98,6 +98,18 @@ describe('an event', () => {
     ]);
   });
 
+  test('has a name after those of all earlier ones, which is the order that kubectl describe shows', async () => {
+    const { recorder, time, written } = setUp();
+    const story = ['Accepted', 'Indexed', 'Running', 'Suspended', 'Resumed', 'Completed'];
+    for (const reason of story) {
+      recorder.event(job('a'), 'Normal', reason, reason);
+      if (reason !== 'Indexed') await time.advance(1_234);
+    }
+    await settle();
+    const byName = written.toSorted((a, b) => (a.metadata.name < b.metadata.name ? -1 : 1));
+    expect(byName.map(({ reason }) => reason)).toEqual(story);
+  });
+
   test('about an object of the whole cluster goes to the namespace default', async () => {
     const { recorder, written } = setUp();
     const { namespace: _namespace, ...metadata } = job('a').metadata;

@@ -179,13 +179,15 @@ export class EventRecorder implements Recorder {
     const { clock, random } = this.#runtime;
     const { namespace, name, uid, resourceVersion } = about.metadata;
     this.#names += 1;
-    const unique = `${Math.floor(random() * 2 ** 40).toString(16)}${clock.now().toString(16).replace('.', '')}`;
+    // Events of v1 have no time that kubectl describe sorts by; it shows them in the order of their names.
+    const inOrder = hex(clock.now(), 12) + hex(this.#names, 8);
+    const unique = inOrder + hex(random() * 2 ** 40, 10);
     const prefix = name.slice(0, longestPrefix).replace(/[^a-z0-9]+$/, '');
     return {
       apiVersion: 'events.k8s.io/v1',
       kind: 'Event',
       metadata: {
-        name: `${prefix === '' ? 'event' : prefix}.${unique}${this.#names.toString(16)}`,
+        name: `${prefix === '' ? 'event' : prefix}.${unique}`,
         // Events about objects of the whole cluster live in `default`.
         namespace: namespace ?? 'default',
       },
@@ -305,6 +307,8 @@ export class EventRecorder implements Recorder {
     this.#options.observe?.(observation);
   }
 }
+
+const hex = (value: number, digits: number): string => Math.floor(value).toString(16).padStart(digits, '0');
 
 /** Puts the entry last, and forgets the first one when there are too many. */
 function touch<V>(map: Map<string, V>, key: string, value: V): void {
