@@ -1,5 +1,6 @@
 /** kubectl as a function. */
 import { spawn } from 'node:child_process';
+import { dirname, join } from 'node:path';
 import { binary } from './paths.ts';
 
 export interface KubectlOptions {
@@ -13,7 +14,12 @@ export interface KubectlOptions {
 export function kubectl(args: readonly string[], options: KubectlOptions): Promise<string> {
   return new Promise((resolve, reject) => {
     const child = spawn(binary('kubectl'), args, {
-      env: { ...process.env, KUBECONFIG: options.kubeconfig },
+      env: {
+        ...process.env,
+        KUBECONFIG: options.kubeconfig,
+        // Away from the user's: what is asked before the CRDs exist would hide them from their first `kubectl get`.
+        KUBECACHEDIR: join(dirname(options.kubeconfig), 'kubectl-cache'),
+      },
       stdio: ['pipe', 'pipe', 'pipe'],
       timeout: options.timeoutMilliseconds ?? 60_000,
     });
