@@ -2,56 +2,14 @@
  * The invariant, tested after every fault: each input line has exactly one record, in exactly one of results and
  * errors, with its own custom_id, and the counts in status equal the lines in the files.
  *
- * `check` is pure: facts in, violations out. `gather.ts` reads the facts from the real store, API server and engine.
+ * `check` is pure: facts in, violations out. harness/scenario.ts reads the facts from the real store, API server and engine.
  */
-import { inputLines, markersIn, type InputLine, type InputObject } from './input-lines.ts';
+import type { EngineCall, JobFacts, JobStatus } from './facts.ts';
+import { inputLines, markersIn, type InputLine } from './input-lines.ts';
 import { checkManifest } from './manifest.ts';
 import { publishedRecords, type Outcome, type PublishedRecord } from './published-records.ts';
 
-/** The parts of an InferenceBatchJob that the checker reads. */
-export interface JobObject {
-  metadata: { name: string; namespace?: string; uid?: string; generation?: number };
-  spec: { retry?: { maxAttempts?: number } };
-  status?: JobStatus;
-}
-
-export interface JobStatus {
-  state?: string;
-  conditions?: { type: string; status: string; reason: string; message: string }[];
-  counts?: { total: number } & Record<Outcome, number>;
-  progress?: string;
-  percent?: number;
-  usage?: { inputTokens?: number; cachedInputTokens?: number; outputTokens?: number };
-  outputs?: { results?: string; errors?: string; manifest?: string };
-  recentErrors?: unknown[];
-  completionTime?: string;
-}
-
-/** One request that reached the engine, as its own log has it. */
-export interface EngineCall {
-  marker: string | undefined;
-  /**
-   * answered: a 2xx left whole. failed: another answer, or a fault in mid-answer. aborted: the client hung up.
-   * open: still running. turnedAway: 429, 503 or a refused connection; costs no work and is counted apart.
-   */
-  ending: 'answered' | 'failed' | 'aborted' | 'open' | 'turnedAway';
-  /** Epoch milliseconds. */
-  arrivedAt: number;
-  /** undefined while it is open, and for ever when the engine was killed under it. */
-  endedAt: number | undefined;
-}
-
-export interface JobFacts {
-  /** As the API server has it now; after a deletion, as it was last seen. */
-  job: JobObject;
-  input: readonly InputObject[];
-  results: Buffer | undefined;
-  errors: Buffer | undefined;
-  manifest: Buffer | undefined;
-  calls: readonly EngineCall[];
-  /** Keys below `<prefix>_tidegate/`, and unfinished uploads below the prefix. */
-  leftovers: readonly string[];
-}
+export type { EngineCall, JobFacts, JobObject, JobStatus } from './facts.ts';
 
 export interface Expectation {
   /** deleted: "at most one record a line", and neither status nor manifest is looked at. */

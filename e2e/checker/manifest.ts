@@ -1,7 +1,7 @@
 /** manifest.json against the files it describes: counts, usage, sizes, checksums of the whole and of each segment. */
 import { createHash } from 'node:crypto';
 import { crc32 } from 'node:zlib';
-import type { JobFacts } from './check.ts';
+import type { JobFacts } from './facts.ts';
 import type { PublishedRecord } from './published-records.ts';
 
 interface ManifestFile {
