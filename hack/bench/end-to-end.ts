@@ -15,7 +15,7 @@ import { parseArgs } from 'node:util';
 import { writeCorpus } from './lib/corpus.ts';
 import { metricsOf, sumOf } from './lib/metrics-page.ts';
 import { cpuSecondsOf } from './lib/process-usage.ts';
-import { machine, RESULTS, writeResult } from './lib/result.ts';
+import { machine, RESULTS, shown, writeResult } from './lib/result.ts';
 import { median, rounded } from './lib/stats.ts';
 import { bareLoop, startBareEngine, startSystem, type System } from './lib/system.ts';
 
@@ -75,20 +75,39 @@ try {
   const ofLargest = one.result[sizes.length - 1]!;
   const redisPeakMegabytes = rounded(Math.max(one.redisPeakBytes, two.redisPeakBytes) / MiB);
   const bareCpuMillisecondsPerRequest = rounded(median(bare));
-  writeResult('end-to-end', values.out, before, {
-    ...{ lineBytes: LINE_BYTES, answerBytes: ANSWER_BYTES, inFlight },
-    ...{ bareCpuMillisecondsPerRequest, oneWorker: one.result, spreadPercent },
-    ratioToBare: rounded(ofLargest.cpuMillisecondsPerLine / bareCpuMillisecondsPerRequest),
-    twoWorkers: two.result,
-    twoToOne: {
-      linesPerSecond: rounded(two.result[0]!.linesPerSecond / ofLargest.linesPerSecond),
-      cpuMillisecondsPerLine: rounded(
-        two.result[0]!.cpuMillisecondsPerLine / ofLargest.cpuMillisecondsPerLine,
-      ),
+  const ratioToBare = rounded(ofLargest.cpuMillisecondsPerLine / bareCpuMillisecondsPerRequest);
+  const ofTwo = two.result[0]!;
+  const twoToOne = {
+    linesPerSecond: rounded(ofTwo.linesPerSecond / ofLargest.linesPerSecond),
+    cpuMillisecondsPerLine: rounded(ofTwo.cpuMillisecondsPerLine / ofLargest.cpuMillisecondsPerLine),
+  };
+  const rows = [
+    {
+      measure: `Worker CPU for a line of a whole job, ${one.result.map(({ lines }) => lines.toLocaleString('en-US')).join(' / ')} lines`,
+      target: `flat within ${TARGET.spreadPercent} %`,
+      result: `${costs.map(shown).join(' / ')} ms: ${shown(spreadPercent)} % apart`,
+      met: spreadPercent <= TARGET.spreadPercent,
+      baseline: `bare undici ${shown(bareCpuMillisecondsPerRequest)} ms (ratio ${shown(ratioToBare)})`,
     },
-    redisPeakMegabytes,
-    target: TARGET,
-    met: spreadPercent <= TARGET.spreadPercent && redisPeakMegabytes <= TARGET.redisPeakMegabytes,
+    {
+      measure: `Two workers to one, ${largest.toLocaleString('en-US')} lines`,
+      target: 'reported',
+      result: `${shown(twoToOne.linesPerSecond)} × the lines/s, ${shown(twoToOne.cpuMillisecondsPerLine)} × the CPU for a line`,
+      met: true,
+      baseline: `one worker ${shown(ofLargest.linesPerSecond)} lines/s`,
+    },
+    {
+      measure: 'Redis peak during all these jobs',
+      target: `≤ ${TARGET.redisPeakMegabytes} MB`,
+      result: `${shown(redisPeakMegabytes)} MB`,
+      met: redisPeakMegabytes <= TARGET.redisPeakMegabytes,
+      baseline: '',
+    },
+  ];
+  writeResult('end-to-end', values.out, before, rows, {
+    ...{ lineBytes: LINE_BYTES, answerBytes: ANSWER_BYTES, inFlight },
+    ...{ bareCpuMillisecondsPerRequest, oneWorker: one.result, spreadPercent, ratioToBare },
+    ...{ twoWorkers: two.result, twoToOne, redisPeakMegabytes },
   });
 } finally {
   rmSync(scratch, { recursive: true, force: true });

@@ -14,7 +14,7 @@ import { parseArgs } from 'node:util';
 import { writeCorpus } from './lib/corpus.ts';
 import { metricsOf, sumOf } from './lib/metrics-page.ts';
 import { memoryOf } from './lib/process-usage.ts';
-import { machine, RESULTS, writeResult } from './lib/result.ts';
+import { machine, RESULTS, shown, writeResult } from './lib/result.ts';
 import { median, rounded } from './lib/stats.ts';
 import { bareLoop, startBareEngine, startSystem } from './lib/system.ts';
 
@@ -59,19 +59,30 @@ try {
   const of = (pick: (run: Run) => number): number => rounded(median(each.map(pick)));
   const eventLoopDelayP99Milliseconds = of((run) => run.delayP99Milliseconds);
   const rssMegabytes = of((run) => run.peakRssMegabytes);
-  writeResult('in-flight', values.out, before, {
-    ...{ runs, lines, bytes, inFlight, mostInFlight: of((run) => run.mostInFlight) },
-    ...{ eventLoopDelayP99Milliseconds, rssMegabytes },
-    baseline: {
-      idleWorkerDelayP99Milliseconds: of((run) => run.idleDelayP99Milliseconds),
-      bareLoopDelayP99Milliseconds: of((run) => run.bareDelayP99Milliseconds),
-      bareLoopRssMegabytes: of((run) => run.bareRssMegabytes),
+  const baseline = {
+    idleWorkerDelayP99Milliseconds: of((run) => run.idleDelayP99Milliseconds),
+    bareLoopDelayP99Milliseconds: of((run) => run.bareDelayP99Milliseconds),
+    bareLoopRssMegabytes: of((run) => run.bareRssMegabytes),
+  };
+  const rows = [
+    {
+      measure: `Event-loop delay p99, ${shown(inFlight)} in flight, bodies and answers of ${shown(bytes)} bytes`,
+      target: `< ${TARGET.eventLoopDelayP99Milliseconds} ms`,
+      result: `${shown(eventLoopDelayP99Milliseconds)} ms`,
+      met: eventLoopDelayP99Milliseconds < TARGET.eventLoopDelayP99Milliseconds,
+      baseline: `bare undici ${shown(baseline.bareLoopDelayP99Milliseconds)} ms, idle worker ${shown(baseline.idleWorkerDelayP99Milliseconds)} ms`,
     },
-    each,
-    target: TARGET,
-    met:
-      eventLoopDelayP99Milliseconds < TARGET.eventLoopDelayP99Milliseconds &&
-      rssMegabytes < TARGET.rssMegabytes,
+    {
+      measure: 'Peak memory (RSS) of that worker',
+      target: `< ${TARGET.rssMegabytes} MB`,
+      result: `${shown(rssMegabytes)} MB`,
+      met: rssMegabytes < TARGET.rssMegabytes,
+      baseline: `bare undici ${shown(baseline.bareLoopRssMegabytes)} MB`,
+    },
+  ];
+  writeResult('in-flight', values.out, before, rows, {
+    ...{ runs, lines, bytes, inFlight, mostInFlight: of((run) => run.mostInFlight) },
+    ...{ eventLoopDelayP99Milliseconds, rssMegabytes, baseline, each },
   });
 } finally {
   rmSync(scratch, { recursive: true, force: true });

@@ -6,13 +6,20 @@
  *   node hack/bench/index.ts --memory-gigabytes 10         the figure of 10 GB, in lines of --memory-line-bytes (1 MiB)
  */
 import { execFile } from 'node:child_process';
-import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
-import { cpus, loadavg, tmpdir } from 'node:os';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs, promisify } from 'node:util';
 import type { PassResult } from './index-pass.ts';
 import { writeCorpus, type Corpus } from './lib/corpus.ts';
+import { machine, RESULTS, shown, writeResult } from './lib/result.ts';
 import { median } from './lib/stats.ts';
+
+const TARGET = {
+  megabytesPerSecondAt1kB: 300,
+  linesPerSecondAt200Bytes: 400_000,
+  peakAboveIdleMegabytes: 150,
+};
 
 const { values } = parseArgs({
   options: {
@@ -21,6 +28,7 @@ const { values } = parseArgs({
     'memory-lines': { type: 'string', default: '1000000' },
     'memory-gigabytes': { type: 'string', default: '0.5' },
     'memory-line-bytes': { type: 'string', default: String(1024 * 1024) },
+    out: { type: 'string', default: RESULTS },
   },
 });
 const runs = Number(values.runs);
@@ -83,32 +91,43 @@ async function memory(corpus: Corpus) {
   });
 }
 
+const before = machine();
 try {
   const longLineBytes = Number(values['memory-line-bytes']);
-  const results = {
-    node: process.version,
-    cpu: cpus()[0]?.model,
-    cores: cpus().length,
-    loadAverageBefore: loadavg()[0],
-    runs,
-    speed: [await speed(1000), await speed(200)],
-    memory: [
-      await memory({ lines: Number(values['memory-lines']), lineBytes: 200 }),
-      await memory({
-        lines: Math.ceil((Number(values['memory-gigabytes']) * 1e9) / longLineBytes),
-        lineBytes: longLineBytes,
-      }),
-    ],
-    targets: {
-      megabytesPerSecondAt1kB: 300,
-      linesPerSecondAt200Bytes: 400_000,
-      peakAboveIdleMegabytes: 150,
-    },
-  };
-  const out = join(import.meta.dirname, 'results');
-  await mkdir(out, { recursive: true });
-  await writeFile(join(out, 'index.json'), `${JSON.stringify(results, undefined, 2)}\n`);
-  console.log(JSON.stringify(results, undefined, 2));
+  const [kilobyteLines, shortLines] = [await speed(1000), await speed(200)];
+  const memories = [
+    await memory({ lines: Number(values['memory-lines']), lineBytes: 200 }),
+    await memory({
+      lines: Math.ceil((Number(values['memory-gigabytes']) * 1e9) / longLineBytes),
+      lineBytes: longLineBytes,
+    }),
+  ];
+  const passRow = (
+    of: typeof kilobyteLines,
+    unit: string,
+    per: 'megabytesPerSecond' | 'linesPerSecond',
+    target: number,
+  ) => ({
+    measure: `Index pass with all checks, lines of ${shown(of.lineBytes)} bytes`,
+    target: `≥ ${shown(target)} ${unit}`,
+    result: `${shown(of.indexPass[per])} ${unit}; ${shown(of.indexPass.linesPerCpuSecond)} lines per CPU second`,
+    met: of.indexPass[per] >= target,
+    baseline: `counting line breaks ${shown(of.rawScan[per])}, JSON.parse per line ${shown(of.jsonParse[per])} ${unit}`,
+  });
+  const rows = [
+    passRow(kilobyteLines, 'MB/s', 'megabytesPerSecond', TARGET.megabytesPerSecondAt1kB),
+    passRow(shortLines, 'lines/s', 'linesPerSecond', TARGET.linesPerSecondAt200Bytes),
+    ...memories.map(({ lines, lineBytes, bytes, peakAboveIdleMegabytes, idleRssMegabytes }) => ({
+      measure: `Its memory, ${lines.toLocaleString('en-US')} lines of ${lineBytes.toLocaleString('en-US')} bytes (${shown(bytes / 1e9)} GB)`,
+      target: `≤ ${TARGET.peakAboveIdleMegabytes} MB above idle`,
+      result: `${shown(peakAboveIdleMegabytes)} MB`,
+      met: peakAboveIdleMegabytes <= TARGET.peakAboveIdleMegabytes,
+      baseline: `idle ${shown(idleRssMegabytes)} MB`,
+    })),
+  ];
+  writeResult('index', values.out, before, rows, {
+    ...{ runs, speed: [kilobyteLines, shortLines], memory: memories },
+  });
 } finally {
   await rm(folder, { recursive: true, force: true });
 }

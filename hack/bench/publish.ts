@@ -2,7 +2,7 @@
  * How many bytes the store copies, and we upload, to publish a growing file, in units of the final size, when the
  * operator's rule says when to publish. The store is real; time is played, so that the rate of the job is a setting.
  *
- *   node hack/bench/publish.ts [--mib 256] [--failing-percent 5] [--mib-per-second 2]
+ *   node hack/bench/publish.ts [--mib 256] [--failing-percent 5] [--mib-per-second 2] [--out FOLDER]
  */
 import { randomUUID } from 'node:crypto';
 import { parseArgs } from 'node:util';
@@ -11,6 +11,7 @@ import type { MultipartUpload, ObjectStore } from '../../src/storage/contract.ts
 import { publishDueIn, type PublishSettings } from '../../src/operator/inference-batch-job/publish.ts';
 import { publish } from '../../src/worker/publish/publish.ts';
 import { defaultPublishSettings } from '../../src/worker/publish/settings.ts';
+import { machine, RESULTS, shown, writeResult } from './lib/result.ts';
 import { MadeJob } from './made-job.ts';
 import { startStore } from './s3-store.ts';
 
@@ -22,6 +23,7 @@ const { values } = parseArgs({
     mib: { type: 'string', default: '256' },
     'failing-percent': { type: 'string', default: '5' },
     'mib-per-second': { type: 'string', default: '2' },
+    out: { type: 'string', default: RESULTS },
   },
 });
 const finalMiB = Number(values.mib);
@@ -40,6 +42,7 @@ const SHARD_LINES = 250;
 const RECORD_BYTES = 2048;
 const shardBytes = SHARD_LINES * RECORD_BYTES;
 
+const before = machine();
 const started = await startStore('bench');
 try {
   const moved = { copiedBytes: 0, uploadedBytes: 0, calls: 0 };
@@ -87,21 +90,19 @@ try {
 
   const finalBytes = published.bytes;
   const copiedPerFinalByte = round(moved.copiedBytes / finalBytes);
-  const result = {
-    benchmark: 'publish',
-    finalMiB: round(finalBytes / MiB),
-    failingPercent,
-    mibPerSecond,
-    publishes,
-    copiedPerFinalByte,
-    uploadedPerFinalByte: round(moved.uploadedBytes / finalBytes),
-    storeCalls: moved.calls,
-    publishSeconds: round(publishSeconds),
-    target: { copiedPerFinalByte: TARGET_COPIED_PER_FINAL_BYTE },
+  const uploadedPerFinalByte = round(moved.uploadedBytes / finalBytes);
+  const row = {
+    measure: `Bytes that the store copies for publishing ÷ final size, ${shown(finalBytes / MiB)} MiB`,
+    target: `≤ ${TARGET_COPIED_PER_FINAL_BYTE}`,
+    result: shown(copiedPerFinalByte),
     met: copiedPerFinalByte <= TARGET_COPIED_PER_FINAL_BYTE,
+    baseline: `bytes that we upload ÷ final size ${shown(uploadedPerFinalByte)}`,
   };
-  console.log(JSON.stringify(result, undefined, 2));
-  if (!result.met) process.exitCode = 1;
+  writeResult('publish', values.out, before, [row], {
+    ...{ finalMiB: round(finalBytes / MiB), failingPercent, mibPerSecond, publishes },
+    ...{ copiedPerFinalByte, uploadedPerFinalByte },
+    ...{ storeCalls: moved.calls, publishSeconds: round(publishSeconds) },
+  });
 } finally {
   await started.stop();
 }

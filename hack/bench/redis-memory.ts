@@ -3,10 +3,9 @@
  * (4,000 and 40,000 shards), while shards are fed in a window, taken, finished and reported. Baseline in the same run:
  * one BullMQ entry per shard, all queued at once. Target of the issue: at most 5 MB in total.
  *
- *   node hack/bench/redis-memory.ts [shards …]
+ *   node hack/bench/redis-memory.ts [--out FOLDER] [shards …]
  */
-import { mkdirSync, writeFileSync } from 'node:fs';
-import { join } from 'node:path';
+import { parseArgs } from 'node:util';
 import { Queue } from 'bullmq';
 import { Redis } from 'ioredis';
 import { noOutcomes, noUsage, SHARD_MAX_LINES } from '../../src/batch/model.ts';
@@ -16,6 +15,7 @@ import type { JobDescriptor, ShardDone } from '../../src/queue/contract.ts';
 import { createOperatorQueue } from '../../src/queue/operator-queue.ts';
 import { createWorkerQueue } from '../../src/queue/worker-queue.ts';
 import { startRedis } from '../stack/redis.ts';
+import { machine, RESULTS, shown, writeResult } from './lib/result.ts';
 
 const QUEUE = 'default.llama';
 const UID = '7d0c2f3e-5b0a-4a6e-9a43-0f8f4c1d2e3f';
@@ -171,29 +171,25 @@ function descriptor(): JobDescriptor {
   };
 }
 
-const sizes = process.argv.slice(2).map(Number);
+const { values, positionals } = parseArgs({
+  options: { out: { type: 'string', default: RESULTS } },
+  allowPositionals: true,
+});
+const sizes = positionals.map(Number);
+const before = machine();
 const rows: Row[] = [];
 for (const shards of sizes.length > 0 ? sizes : [4_000, 40_000]) rows.push(await measure(shards));
-const mb = (bytes: number): string => (bytes / 1024 / 1024).toFixed(2);
-console.table(
-  rows.map((row) => ({
-    lines: row.lines,
-    shards: row.shards,
-    'empty MB': mb(row.emptyBytes),
-    'peak total MB': mb(row.peakTotalBytes),
-    'peak above empty MB': mb(row.peakBytes),
-    'after removal MB': mb(row.idleAfterBytes),
-    'baseline, all queued MB': mb(row.baselineBytes),
-    seconds: row.seconds.toFixed(1),
+const mb = (bytes: number): string => `${shown(bytes / 1024 / 1024)} MB`;
+writeResult(
+  'redis-memory',
+  values.out,
+  before,
+  rows.map(({ lines, peakTotalBytes, emptyBytes, baselineBytes }) => ({
+    measure: `Redis peak, ${lines.toLocaleString('en-US')} lines, workers played`,
+    target: `≤ ${mb(TARGET_BYTES)}`,
+    result: mb(peakTotalBytes),
+    met: peakTotalBytes <= TARGET_BYTES,
+    baseline: `all shards queued at once ${mb(emptyBytes + baselineBytes)}, empty ${mb(emptyBytes)}`,
   })),
+  { jobs: rows },
 );
-const folder = join(import.meta.dirname, 'results');
-mkdirSync(folder, { recursive: true });
-writeFileSync(
-  join(folder, 'redis-memory.json'),
-  `${JSON.stringify({ node: process.version, rows }, undefined, 2)}\n`,
-);
-if (rows.some((row) => row.peakTotalBytes > TARGET_BYTES)) {
-  console.error(`over the target of ${mb(TARGET_BYTES)} MB`);
-  process.exitCode = 1;
-}

@@ -14,7 +14,11 @@ export class KubeLoad {
   readonly #headers: Record<string, string>;
 
   constructor(kube: Pick<Kube, 'url' | 'caFile' | 'adminToken'>, connections: number) {
-    this.#pool = new Pool(kube.url, { connections, connect: { ca: readFileSync(kube.caFile) }, bodyTimeout: 0 });
+    this.#pool = new Pool(kube.url, {
+      connections,
+      connect: { ca: readFileSync(kube.caFile) },
+      bodyTimeout: 0,
+    });
     this.#headers = { authorization: `Bearer ${kube.adminToken}`, accept: 'application/json' };
   }
 
@@ -45,7 +49,11 @@ export class KubeLoad {
   }
 
   /** Calls back with every change from now on, until the signal ends. */
-  async watch(collection: string, onObject: (object: WatchedObject) => void, signal: AbortSignal): Promise<void> {
+  async watch(
+    collection: string,
+    onObject: (object: WatchedObject) => void,
+    signal: AbortSignal,
+  ): Promise<void> {
     const { metadata } = (await this.call('GET', `${collection}?limit=1`)) as {
       metadata: { resourceVersion: string };
     };

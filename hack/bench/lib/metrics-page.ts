@@ -18,7 +18,9 @@ export function parseMetrics(page: string): Sample[] {
     const [, name = '', labels = '', value] = match;
     samples.push({
       name,
-      labels: Object.fromEntries(Array.from(labels.matchAll(LABEL), ([, key = '', text = '']) => [key, text])),
+      labels: Object.fromEntries(
+        Array.from(labels.matchAll(LABEL), ([, key = '', text = '']) => [key, text]),
+      ),
       value: Number(value),
     });
   }
@@ -40,4 +42,7 @@ export const sumOf = (
   name: string,
   filter: (labels: Sample['labels']) => boolean = () => true,
 ): number =>
-  samples.reduce((sum, sample) => sum + (sample.name === name && filter(sample.labels) ? sample.value : 0), 0);
+  samples.reduce(
+    (sum, sample) => sum + (sample.name === name && filter(sample.labels) ? sample.value : 0),
+    0,
+  );

@@ -1,4 +1,4 @@
-/** Results of a benchmark as JSON, with what one must know of the machine to judge them. */
+/** Results of a benchmark as JSON: rows for people, and all that was measured, with what one must know to judge it. */
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { cpus, loadavg } from 'node:os';
 import { join } from 'node:path';
@@ -14,25 +14,49 @@ export interface Machine {
   loadAverageBefore: number;
 }
 
+/** One line of the table in docs/benchmarks.md. */
+export interface Row {
+  measure: string;
+  target: string;
+  result: string;
+  /** A measure without a target is met. */
+  met: boolean;
+  /** What else was measured in the same run, to compare with. */
+  baseline: string;
+}
+
+export interface Result extends Machine {
+  benchmark: string;
+  loadAverageAfter: number;
+  rows: Row[];
+}
+
+const load = (): number => Math.round((loadavg()[0] ?? 0) * 10) / 10;
+
 export const machine = (): Machine => ({
   date: new Date().toISOString().slice(0, 10),
   node: process.version,
   cpu: cpus()[0]?.model,
   cores: cpus().length,
-  loadAverageBefore: Math.round((loadavg()[0] ?? 0) * 10) / 10,
+  loadAverageBefore: load(),
 });
 
-/** Writes `<folder>/<name>.json` and prints it. A target that was missed makes the exit code 1. */
+/** Three digits: what a measurement on a shared machine is worth. */
+export const shown = (value: number): string =>
+  value.toLocaleString('en-US', { maximumSignificantDigits: 3 });
+
+/** Writes `<folder>/<benchmark>.json` and prints it. A target that was missed makes the exit code 1. */
 export function writeResult(
-  name: string,
+  benchmark: string,
   folder: string,
   before: Machine,
-  result: { met: boolean } & Record<string, unknown>,
+  rows: Row[],
+  measured: Record<string, unknown>,
 ): void {
   mkdirSync(folder, { recursive: true });
-  const loadAverageAfter = Math.round((loadavg()[0] ?? 0) * 10) / 10;
-  const text = JSON.stringify({ benchmark: name, ...before, loadAverageAfter, ...result }, undefined, 2);
-  writeFileSync(join(folder, `${name}.json`), `${text}\n`);
+  const result: Result = { benchmark, ...before, loadAverageAfter: load(), rows };
+  const text = JSON.stringify({ ...result, measured }, undefined, 2);
+  writeFileSync(join(folder, `${benchmark}.json`), `${text}\n`);
   console.log(text);
-  if (!result.met) process.exitCode = 1;
+  if (rows.some(({ met }) => !met)) process.exitCode = 1;
 }

@@ -79,7 +79,9 @@ export async function startSystem(options: Omit<StackOptions, 'dir'>, inFlight: 
     dir,
     putInput: async (Key, file) => {
       const ContentLength = statSync(file).size;
-      await s3.send(new PutObjectCommand({ Bucket: BUCKET, Key, Body: createReadStream(file), ContentLength }));
+      await s3.send(
+        new PutObjectCommand({ Bucket: BUCKET, Key, Body: createReadStream(file), ContentLength }),
+      );
     },
     createJob: async (name, key) => {
       await ask('POST', `${GROUP}/inferencebatchjobs`, {
@@ -137,7 +139,10 @@ export async function startBareEngine(
   const child: Child = startChild({
     name: 'bare-engine',
     command: nodeBinary(),
-    args: [join(import.meta.dirname, 'bare-engine.ts'), ...[port, delayMilliseconds, answerBytes].map(String)],
+    args: [
+      join(import.meta.dirname, 'bare-engine.ts'),
+      ...[port, delayMilliseconds, answerBytes].map(String),
+    ],
     logFile: join(dir, 'bare-engine.log'),
   });
   await untilReady(child, async () => (await fetch(`${url}/v1/models`)).ok);
