@@ -41,8 +41,10 @@ class FakeRun implements DispatchableRun {
   readonly jobUID: string;
   ready: number;
   readonly jobPool: PoolId;
+  readonly shard: { shard: number };
   readonly #log: string[];
-  constructor(jobUID: string, ready: number, log: string[]) {
+  constructor(jobUID: string, ready: number, log: string[], shard = 0) {
+    this.shard = { shard };
     this.jobUID = jobUID;
     this.ready = ready;
     this.#log = log;
@@ -97,6 +99,14 @@ describe('dispatcher', () => {
     await pass();
     expect(log.filter((uid) => uid === 'small')).toHaveLength(4);
     expect(log.filter((uid) => uid === 'large')).toHaveLength(4);
+  });
+
+  test('the earlier shards of a job go first, whichever was opened first', async () => {
+    const made = dispatcher(new FixedPlaces({ a: 5 }), ['a']);
+    const [third, first, second] = [3, 1, 2].map((shard) => new FakeRun('job', 2, log, shard));
+    for (const run of [third, first, second]) if (run !== undefined) made.add(run);
+    await pass();
+    expect([first, second, third].map((run) => run?.sent.length)).toEqual([2, 2, 1]);
   });
 
   test('a line goes to the open replica with most free places', async () => {

@@ -10,6 +10,8 @@ import type { ByteBudget } from './byte-budget.ts';
 export interface DispatchableRun {
   readonly queue: QueueId;
   readonly jobUID: string;
+  /** Its number in the job: a job's earlier shards go first, so that they end, and are published, in order. */
+  readonly shard: { readonly shard: number };
   /** The places of the job's maxInFlight; without one there is no limit to them. */
   readonly jobPool: PoolId;
   /** Lines that may be sent now. */
@@ -29,15 +31,10 @@ export interface DispatcherDependencies {
   clock: Clock;
 }
 
-interface JobTurn {
-  runs: DispatchableRun[];
-  next: number;
-}
-
 export class Dispatcher {
   readonly #deps: DispatcherDependencies;
-  /** Per queue, the jobs in turn order. */
-  readonly #queues = new Map<QueueId, Map<string, JobTurn>>();
+  /** Per queue, the jobs in turn order, each with its runs in shard order. */
+  readonly #queues = new Map<QueueId, Map<string, readonly DispatchableRun[]>>();
   /** Replicas that answered busy: closed until this monotonic time. */
   readonly #coolUntil = new Map<string, number>();
   readonly #wants = new Map<string, number>();
@@ -52,22 +49,26 @@ export class Dispatcher {
   }
 
   add(run: DispatchableRun): void {
-    const jobs = this.#queues.get(run.queue) ?? new Map<string, JobTurn>();
+    const jobs = this.#queues.get(run.queue) ?? new Map<string, readonly DispatchableRun[]>();
     this.#queues.set(run.queue, jobs);
-    const turn = jobs.get(run.jobUID) ?? { runs: [], next: 0 };
-    jobs.set(run.jobUID, turn);
-    turn.runs.push(run);
+    const runs = [...(jobs.get(run.jobUID) ?? []), run];
+    jobs.set(
+      run.jobUID,
+      runs.sort((a, b) => a.shard.shard - b.shard.shard),
+    );
     this.wake();
   }
 
   remove(run: DispatchableRun): void {
     const jobs = this.#queues.get(run.queue);
-    const turn = jobs?.get(run.jobUID);
-    if (jobs === undefined || turn === undefined) return;
-    turn.runs = turn.runs.filter((other) => other !== run);
-    if (turn.runs.length === 0) jobs.delete(run.jobUID);
+    const runs = jobs?.get(run.jobUID)?.filter((other) => other !== run);
+    if (jobs === undefined || runs === undefined) return;
+    if (runs.length > 0) jobs.set(run.jobUID, runs);
+    else {
+      jobs.delete(run.jobUID);
+      this.#want(run.jobPool, 0);
+    }
     if (jobs.size === 0) this.#queues.delete(run.queue);
-    if (turn.runs.length === 0) this.#want(run.jobPool, 0);
     this.wake();
   }
 
@@ -101,16 +102,16 @@ export class Dispatcher {
     for (const [queue, jobs] of this.#queues) this.#dispatch(queue, jobs);
   }
 
-  #dispatch(queue: QueueId, jobs: Map<string, JobTurn>): void {
+  #dispatch(queue: QueueId, jobs: Map<string, readonly DispatchableRun[]>): void {
     const open = this.#openReplicas(queue);
     /** Jobs passed over in this pass: nothing ready, held, or at their own cap. */
     const passed = new Set<string>();
     while (this.#deps.budget.open && passed.size < jobs.size) {
       const address = this.#mostFree(open);
       if (address === undefined) return;
-      const [uid, turn] = nextJob(jobs, passed);
+      const [uid, runs] = nextJob(jobs, passed);
       if (uid === undefined) return;
-      const run = this.#deps.isJobHeld(queue, uid) ? undefined : nextRun(turn);
+      const run = this.#deps.isJobHeld(queue, uid) ? undefined : runs.find(({ ready }) => ready > 0);
       const place = run && this.#deps.places.take([{ address }, run.jobPool]);
       if (run === undefined || place === undefined) {
         passed.add(uid);
@@ -118,7 +119,7 @@ export class Dispatcher {
       }
       // The job goes to the end of the line.
       jobs.delete(uid);
-      jobs.set(uid, turn);
+      jobs.set(uid, runs);
       run.start(address, place);
     }
   }
@@ -157,8 +158,8 @@ export class Dispatcher {
     };
     for (const [queue, jobs] of this.#queues) {
       let load = 0;
-      for (const turn of jobs.values()) {
-        for (const run of turn.runs) {
+      for (const runs of jobs.values()) {
+        for (const run of runs) {
           const lines = run.ready + run.inFlight;
           load += lines;
           add(run.jobPool, lines);
@@ -200,22 +201,10 @@ const poolKey = (pool: PoolId): string => ('address' in pool ? `address ${pool.a
 const poolOf = (key: string): PoolId =>
   key.startsWith('address ') ? { address: key.slice('address '.length) } : { job: key.slice('job '.length) };
 
-function nextJob(
-  jobs: Map<string, JobTurn>,
+function nextJob<T>(
+  jobs: ReadonlyMap<string, T>,
   passed: ReadonlySet<string>,
-): [string, JobTurn] | [undefined, undefined] {
-  for (const [uid, turn] of jobs) if (!passed.has(uid)) return [uid, turn];
+): [string, T] | [undefined, undefined] {
+  for (const [uid, runs] of jobs) if (!passed.has(uid)) return [uid, runs];
   return [undefined, undefined];
-}
-
-/** The job's runs take turns as well. */
-function nextRun(turn: JobTurn): DispatchableRun | undefined {
-  for (let i = 0; i < turn.runs.length; i++) {
-    const run = turn.runs[(turn.next + i) % turn.runs.length];
-    if (run !== undefined && run.ready > 0) {
-      turn.next = (turn.next + i + 1) % turn.runs.length;
-      return run;
-    }
-  }
-  return undefined;
 }
