@@ -37,7 +37,12 @@ parts: install ## Build the local Kubernetes, etcd and S3 server into .cache/bin
 .PHONY: test
 test: parts ## Run all tests, unit to end-to-end
 	@mkdir -p .cache
-	@$(JEST) --selectProjects unit e2e --json --outputFile=.cache/test-results.json
+	@$(JEST) --selectProjects unit e2e --json --outputFile=.cache/test-results.json; tests=$$?; \
+	$(MAKE) --no-print-directory e2e-service || tests=$$?; exit $$tests
+
+.PHONY: e2e-service
+e2e-service: parts ## Run the tests of target.service alone, in a network namespace
+	@e2e/netns/in-namespace.sh env $(JEST) --config jest.netns.config.js --json --outputFile=.cache/service-test-results.json
 
 .PHONY: unit
 unit: install ## Run the tests that need no cluster

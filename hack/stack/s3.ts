@@ -9,6 +9,8 @@ import { freePort } from './ports.ts';
 export interface S3Options {
   /** Folder that holds one folder per bucket under `data/`; a new temporary one by default. */
   dir?: string;
+  /** Address to listen on. */
+  host?: string | undefined;
 }
 
 export interface S3 extends Part {
@@ -25,8 +27,9 @@ export async function startS3(options: S3Options = {}): Promise<S3> {
   const dir = options.dir ?? mkdtempSync(join(tmpdir(), 'tidegate-s3-'));
   const dataDir = join(dir, 'data');
   mkdirSync(dataDir, { recursive: true });
-  const port = await freePort();
-  const endpoint = `http://127.0.0.1:${port}`;
+  const { host = '127.0.0.1' } = options;
+  const port = await freePort(host);
+  const endpoint = `http://${host}:${port}`;
   const credentials = { accessKeyId: 'tidegate-local', secretAccessKey: 'tidegate-local-secret' };
   const region = 'us-east-1';
   const part = await startPart(
@@ -34,7 +37,7 @@ export async function startS3(options: S3Options = {}): Promise<S3> {
       const child = startChild({
         name: 's3',
         command: binary('versitygw'),
-        args: [...['--port', `127.0.0.1:${port}`, '--region', region, '--quiet'], ...['posix', dataDir]],
+        args: [...['--port', `${host}:${port}`, '--region', region, '--quiet'], ...['posix', dataDir]],
         env: { ROOT_ACCESS_KEY: credentials.accessKeyId, ROOT_SECRET_KEY: credentials.secretAccessKey },
         logFile: join(dir, 's3.log'),
       });

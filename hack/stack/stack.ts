@@ -24,8 +24,13 @@ export interface StackOptions {
   dir: string;
   /** An engine of the user's own instead of look-alikes. */
   engineUrl?: string | undefined;
-  /** Look-alikes to start. */
+  /** Look-alikes to start, where `addresses` does not say it. */
   engines?: number | undefined;
+  /**
+   * Addresses of this machine that are no loopback, for S3 and one look-alike each. With them Tidegate runs as in a
+   * cluster, without the flag that allows loopback.
+   */
+  addresses?: { s3: string; engines: readonly string[] } | undefined;
   /** Names of the models that the look-alikes serve. */
   models?: readonly string[] | undefined;
   engineArgs?: readonly string[] | undefined;
@@ -70,7 +75,7 @@ export interface Stack {
 
 /** Starts everything; what was already started is stopped when a later part fails. */
 export async function startStack(options: StackOptions): Promise<Stack> {
-  const { dir, say = () => {}, models = [LOCAL_MODEL] } = options;
+  const { dir, addresses, say = () => {}, models = [LOCAL_MODEL] } = options;
   mkdirSync(dir, { recursive: true });
   const started: { stop(): Promise<void> }[] = [];
   const keep = <T extends { stop(): Promise<void> }>(part: T): T => {
@@ -85,7 +90,7 @@ export async function startStack(options: StackOptions): Promise<Stack> {
   try {
     const [redis, s3, kube] = await allStarted([
       startRedis({ dir: join(dir, 'redis'), appendOnly: true }).then(keep),
-      startS3({ dir: join(dir, 's3') }).then(keep),
+      startS3({ dir: join(dir, 's3'), host: addresses?.s3 }).then(keep),
       startKube({ dir: join(dir, 'kube'), controllerManager: true }).then(keep),
     ]);
     say(`Redis ${redis.url}, S3 ${s3.endpoint}, Kubernetes ${kube.url}`);
@@ -99,8 +104,14 @@ export async function startStack(options: StackOptions): Promise<Stack> {
     const engines =
       options.engineUrl === undefined
         ? await allStarted(
-            Array.from({ length: options.engines ?? 2 }, async (_, index) =>
-              keep(await startEngine({ name: `engine-${index}`, dir, models, args: options.engineArgs })),
+            Array.from({ length: addresses?.engines.length ?? options.engines ?? 2 }, async (_, index) =>
+              keep(
+                await startEngine({
+                  ...{ name: `engine-${index}`, dir, models },
+                  args: options.engineArgs,
+                  host: addresses?.engines[index],
+                }),
+              ),
             ),
           )
         : [];
@@ -121,6 +132,7 @@ export async function startStack(options: StackOptions): Promise<Stack> {
           kubeconfig: kubeconfigs[role],
           redisUrl: redis.url,
           settings: options.settings,
+          allowLoopback: addresses === undefined,
         }),
       );
       roles.push(process);

@@ -17,6 +17,8 @@ export interface TidegateOptions {
   redisUrl: string;
   settings?: Settings | undefined;
   failPoints?: string | undefined;
+  /** What only local trials need; true unless said. */
+  allowLoopback?: boolean | undefined;
 }
 
 export interface TidegateProcess extends Part {
@@ -65,7 +67,7 @@ export async function startTidegate(options: TidegateOptions): Promise<TidegateP
         REDIS_URL: options.redisUrl,
         TIDEGATE_HTTP_HOST: '127.0.0.1',
         TIDEGATE_HTTP_PORT: String(port),
-        TIDEGATE_ALLOW_LOOPBACK: '1',
+        TIDEGATE_ALLOW_LOOPBACK: options.allowLoopback === false ? undefined : '1',
         TIDEGATE_SPILL_DIR: spill,
         TIDEGATE_SETTINGS: JSON.stringify(options.settings ?? {}),
         TIDEGATE_FAIL_POINTS: failPoints,
@@ -109,6 +111,8 @@ export interface EngineOptions {
   models: readonly string[];
   /** Further arguments of `tidegate engine`. */
   args?: readonly string[] | undefined;
+  /** Address to listen on. */
+  host?: string | undefined;
 }
 
 export interface EngineProcess extends Part {
@@ -121,9 +125,9 @@ export interface EngineProcess extends Part {
 
 /** The vLLM look-alike, echoing. `kill` and `restart` keep its addresses and its log. */
 export async function startEngine(options: EngineOptions): Promise<EngineProcess> {
-  const { name, dir, models, args = [] } = options;
-  const [port, controlPort] = [await freePort(), await freePort()];
-  const url = `http://127.0.0.1:${port}`;
+  const { name, dir, models, args = [], host = '127.0.0.1' } = options;
+  const [port, controlPort] = [await freePort(host), await freePort(host)];
+  const url = `http://${host}:${port}`;
   const callLog = join(dir, `${name}.calls.jsonl`);
   const part = await startPart(
     async () => {
@@ -132,7 +136,8 @@ export async function startEngine(options: EngineOptions): Promise<EngineProcess
         command: nodeBinary(),
         args: [
           ...['--disable-warning=ExperimentalWarning', MAIN, 'engine', '--echo'],
-          ...['--port', String(port), '--control-port', String(controlPort), '--call-log', callLog],
+          ...['--host', host, '--port', String(port), '--control-port', String(controlPort)],
+          ...['--call-log', callLog],
           ...models.flatMap((model) => ['--model', model]),
           ...args,
         ],
@@ -147,7 +152,7 @@ export async function startEngine(options: EngineOptions): Promise<EngineProcess
   );
   return Object.defineProperties(part, {
     url: { value: url, enumerable: true },
-    controlUrl: { value: `http://127.0.0.1:${controlPort}`, enumerable: true },
+    controlUrl: { value: `http://${host}:${controlPort}`, enumerable: true },
     callLog: { value: callLog, enumerable: true },
   }) as EngineProcess;
 }
