@@ -62,7 +62,14 @@ try {
   const append = async (): Promise<void> => {
     const start = performance.now();
     const report = await publish({
-      ...{ store, layout: job.layout, jobUID: job.uid, logger: silentLogger, newId: randomUUID },
+      ...{
+        store,
+        layout: job.layout,
+        jobUID: job.uid,
+        logger: silentLogger,
+        newId: randomUUID,
+        random: Math.random,
+      },
       ...{ signal: new AbortController().signal, settings: defaultPublishSettings },
       failPoint: async () => undefined,
       clock: { now: () => now, monotonic: () => now },

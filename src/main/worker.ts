@@ -44,6 +44,7 @@ export async function startWorkerRole(role: RoleProcess): Promise<RunningRole> {
     settings: defaultPublishSettings,
     ...{ failPoint, clock, logger },
     newId: randomUUID,
+    random,
   });
   const worker = await startWorker({
     ...{ queue, engine, publishing, clock, random, logger, metrics, failPoint, allowLoopback },

@@ -207,6 +207,7 @@ describe('worker', () => {
       ...{ failPoint, clock },
       logger: silentLogger,
       newId: randomUUID,
+      random: Math.random,
     });
     const worker = await startWorker({
       kube: secretReader as never,

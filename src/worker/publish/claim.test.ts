@@ -26,7 +26,7 @@ const madeJob = (prefix = `${randomUUID()}/`, uid: string = randomUUID()): MadeJ
   new MadeJob({ store, prefix, uid, shards: [3, 3], recordBytes: () => 90, fails: (n) => n % 3 === 0 });
 
 const contextFor = (job: MadeJob, failPoint: FailPoint = async () => undefined): PublishContext => ({
-  ...{ store, layout: job.layout, jobUID: job.uid, failPoint, newId: randomUUID },
+  ...{ store, layout: job.layout, jobUID: job.uid, failPoint, newId: randomUUID, random: Math.random },
   signal: new AbortController().signal,
   settings: defaultPublishSettings,
   clock: { now: () => 0, monotonic: () => 0 },

@@ -16,6 +16,8 @@ export interface PublishContext {
   logger: Logger;
   /** A new unique id, for what this run writes. */
   newId: () => string;
+  /** Uniform in [0, 1): keeps two publishers that met once from meeting again and again. */
+  random: () => number;
 }
 
 /** undefined where there is no such object. */

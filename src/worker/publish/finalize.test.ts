@@ -38,7 +38,7 @@ const madeJob = (options: Partial<MadeJobOptions> = {}): MadeJob =>
   });
 
 const contextFor = (job: MadeJob, failPoint: FailPoint = async () => undefined): PublishContext => ({
-  ...{ store, layout: job.layout, jobUID: job.uid, failPoint, newId: randomUUID },
+  ...{ store, layout: job.layout, jobUID: job.uid, failPoint, newId: randomUUID, random: Math.random },
   signal: new AbortController().signal,
   settings: { ...defaultPublishSettings, supersededPauseMilliseconds: 5 },
   clock: { now: () => 0, monotonic: () => 0 },

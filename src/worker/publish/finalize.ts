@@ -93,7 +93,8 @@ async function publishAll(context: PublishContext, shards: number): Promise<void
       )
         throw error;
       context.logger.info('another publisher is at work', { job: context.jobUID, error: error.message });
-      await pause(settings.supersededPauseMilliseconds * lost, undefined, { signal });
+      const longest = settings.supersededPauseMilliseconds * lost;
+      await pause(longest * (0.25 + 0.75 * context.random()), undefined, { signal });
     }
   }
 }

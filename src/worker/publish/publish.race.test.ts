@@ -149,6 +149,7 @@ function contextFor(
     clock: { now: () => 0, monotonic: () => 0 },
     logger: silentLogger,
     newId: randomUUID,
+    random: Math.random,
   };
 }
 

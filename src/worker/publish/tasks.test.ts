@@ -20,7 +20,13 @@ afterAll(() => started.stop());
 
 const tasksWith = (failPoint: FailPoint = async () => undefined) =>
   createPublishTasks({
-    ...{ settings: defaultPublishSettings, failPoint, logger: silentLogger, newId: randomUUID },
+    ...{
+      settings: defaultPublishSettings,
+      failPoint,
+      logger: silentLogger,
+      newId: randomUUID,
+      random: Math.random,
+    },
     clock: { now: () => 7, monotonic: () => 0 },
   });
 

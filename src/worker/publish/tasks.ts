@@ -11,7 +11,7 @@ const PUBLISH_BEFORE_CLEANUP_MILLISECONDS = 10_000;
 
 export type PublishTaskDependencies = Pick<
   PublishContext,
-  'settings' | 'failPoint' | 'clock' | 'logger' | 'newId'
+  'settings' | 'failPoint' | 'clock' | 'logger' | 'newId' | 'random'
 >;
 
 export function createPublishTasks(deps: PublishTaskDependencies): PublishTasks {
