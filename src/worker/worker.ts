@@ -44,14 +44,19 @@ export interface Worker {
 
 /** Index chunks (about 1 MB each) and summaries kept. */
 const INDEX_CACHE_ENTRIES = 32;
+/** How the buffered bytes are divided: bodies to send, answers not yet in S3, results being put together. */
+const INPUTS_PART = 3 / 8;
+const ANSWERS_PART = 3 / 8;
+const RESULTS_PART = 2 / 8;
 /** Part of the grace period in which requests may end by themselves; the rest is for writing what is finished. */
 const FINISH_PART = 0.6;
 
 export async function startWorker(deps: WorkerDependencies): Promise<Worker> {
   const { queue, engine, clock, random, logger, metrics, failPoint, settings } = deps;
   await mkdir(settings.spillDirectory, { recursive: true });
-  const inputs = new ByteBudget(settings.maxBufferedBytes / 2);
-  const answers = new ByteBudget(settings.maxBufferedBytes / 2);
+  const inputs = new ByteBudget(settings.maxBufferedBytes * INPUTS_PART);
+  const answers = new ByteBudget(settings.maxBufferedBytes * ANSWERS_PART);
+  const results = new ByteBudget(settings.maxBufferedBytes * RESULTS_PART);
   const credentials = new Credentials({
     kube: deps.kube,
     openStore: deps.openStore,
@@ -114,6 +119,7 @@ export async function startWorker(deps: WorkerDependencies): Promise<Worker> {
       holds,
       inputs,
       answers,
+      results,
       clock,
       random,
       logger,

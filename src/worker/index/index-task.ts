@@ -15,7 +15,7 @@ import { type ObjectStore, StoreError } from '../../storage/contract.ts';
 import type { JobStores } from '../credentials.ts';
 import { ProblemError } from '../problems.ts';
 import type { WorkerSettings } from '../settings.ts';
-import { doneOf, readDecided } from '../shards/serve-shard.ts';
+import { doneOf, readDecided } from '../shards/decided.ts';
 import { DiskSpill } from './disk-spill.ts';
 import { inputObjects } from './input-objects.ts';
 

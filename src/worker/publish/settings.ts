@@ -22,7 +22,7 @@ export interface PublishSettings {
   supersededRetries: number;
   /** Grows with each of these. */
   supersededPauseMilliseconds: number;
-  /** Unfinished shards given their records at a time, and bytes of their checkpoints held together. */
+  /** Unfinished shards given their records at a time, and bytes of checkpoints and results held for that. */
   shardsInFlight: number;
   checkpointBytesInFlight: number;
 }
@@ -39,7 +39,7 @@ export const defaultPublishSettings: PublishSettings = {
   supersededRetries: 10,
   supersededPauseMilliseconds: 200,
   shardsInFlight: 16,
-  checkpointBytesInFlight: 128 * MiB,
+  checkpointBytesInFlight: 64 * MiB,
 };
 
 /** S3 allows 10,000 parts; what is copied and what is uploaded get half of them each. */

@@ -3,12 +3,12 @@ import { BatchError } from '../../batch/errors.ts';
 import { chunkOf, parseChunk } from '../../batch/index-format.ts';
 import type { IndexSummary, LineRecord, Shard } from '../../batch/model.ts';
 import { invalidLineRecord, lineIdentity, unfinishedRecord, type EndCause } from '../../batch/records.ts';
-import { composeShardResult } from '../../batch/shard-result.ts';
 import { ByteBudget } from '../shards/byte-budget.ts';
-import { readCheckpoints } from '../shards/open-shard.ts';
-import { hasCode, type PublishContext } from './context.ts';
+import { readSaved, type SavedRecord } from '../shards/saved-records.ts';
+import { RESULT_PART_BYTES, writeShardResult } from '../shards/write-result.ts';
+import type { PublishContext } from './context.ts';
 
-const NO_RECORDS: ReadonlyMap<number, LineRecord> = new Map();
+const NO_RECORDS: ReadonlyMap<number, SavedRecord> = new Map();
 
 /**
  * Writes a result for each of the shards, a few at a time. A result that somebody else wrote first counts.
@@ -20,22 +20,16 @@ export async function finishShards(
   shards: readonly number[],
   cause: EndCause,
 ): Promise<void> {
-  const { store, settings, signal } = context;
-  const budget = new ByteBudget(settings.checkpointBytesInFlight);
-  const conditions = await store.honoursConditions(`${context.layout.work}probe/`);
+  const { settings } = context;
+  const memory = new ByteBudget(settings.checkpointBytesInFlight);
   const chunks = new ChunkReader(context);
   let next = 0;
   const finishOn = async (): Promise<void> => {
     for (let n = next++; n < shards.length; n = next++) {
       const number = shards[n] as number;
-      const { shard, checkpointBytes: bytes } = await chunks.shard(number);
-      await budget.acquire(bytes, signal);
-      try {
-        const known = bytes === 0 ? NO_RECORDS : await checkpointed(context, number);
-        await finishShard(context, summary, shard, known, cause, conditions.put);
-      } finally {
-        budget.release(bytes);
-      }
+      const { shard, hasCheckpoints } = await chunks.shard(number);
+      const known = hasCheckpoints ? (await readSaved({ ...context, memory }, number)).records : NO_RECORDS;
+      await finishShard(context, summary, shard, known, cause, memory);
       await context.failPoint('finalize.shard-finished');
     }
   };
@@ -49,26 +43,18 @@ export async function finishShards(
   }
 }
 
+/** A worker, another finalizer or our own earlier try may be first; headers are read from what is there. */
 async function finishShard(
   context: PublishContext,
   summary: IndexSummary,
   shard: Shard,
-  known: ReadonlyMap<number, LineRecord>,
+  known: ReadonlyMap<number, SavedRecord>,
   cause: EndCause,
-  conditional: boolean,
+  memory: ByteBudget,
 ): Promise<void> {
-  const { store, layout, jobUID, signal } = context;
-  const records = endRecords(jobUID, summary, shard, known, cause);
-  const result = composeShardResult({ jobUID, writer: `finalize-${context.newId()}` }, shard, records);
-  try {
-    await store.put(layout.shardResult(shard.shard), Buffer.concat(result.parts), {
-      ...(conditional ? { ifNoneMatch: true } : {}),
-      signal,
-    });
-  } catch (error) {
-    // A worker, another finalizer or our own earlier try was first; headers are read from what is there.
-    if (!hasCode(error, 'PreconditionFailed')) throw error;
-  }
+  const records = endRecords(context.jobUID, summary, shard, known, cause);
+  const writer = `finalize-${context.newId()}`;
+  await writeShardResult({ ...context, writer, memory, partBytes: RESULT_PART_BYTES }, shard, records);
 }
 
 /** Exactly one record for each line: the finished one, else the line's own error, else the cause of the end. */
@@ -76,9 +62,9 @@ export function endRecords(
   jobUID: string,
   summary: Pick<IndexSummary, 'sources'>,
   shard: Shard,
-  known: ReadonlyMap<number, LineRecord>,
+  known: ReadonlyMap<number, SavedRecord>,
   cause: EndCause,
-): LineRecord[] {
+): (SavedRecord | LineRecord)[] {
   const key = summary.sources[shard.source]?.inputKey ?? '';
   return shard.lines.map((line, position) => {
     const identity = lineIdentity(jobUID, shard, position);
@@ -90,15 +76,10 @@ export function endRecords(
   });
 }
 
-const checkpointed = (
-  { store, layout, jobUID, logger, signal }: PublishContext,
-  shard: number,
-): Promise<ReadonlyMap<number, LineRecord>> => readCheckpoints(store, layout, jobUID, shard, logger, signal);
-
 interface UnfinishedShard {
   shard: Shard;
-  /** 0 where the shard has no checkpoint, as most have that never ran. */
-  checkpointBytes: number;
+  /** Most shards that never ran have none. */
+  hasCheckpoints: boolean;
 }
 
 /** Reads and lists once for all shards of a chunk; keeps the last two, since neighbours are finished together. */
@@ -129,26 +110,25 @@ class ChunkReader {
     const { store, layout, signal } = this.#context;
     const { bytes } = await store.getBytes(layout.chunkByNumber(chunk), { signal });
     const shards = parseChunk(bytes);
-    const sizes = await this.#checkpointSizes(shards);
-    return new Map(
-      shards.map((shard) => [shard.shard, { shard, checkpointBytes: sizes.get(shard.shard) ?? 0 }]),
-    );
+    const begun = await this.#begun(shards);
+    return new Map(shards.map((shard) => [shard.shard, { shard, hasCheckpoints: begun.has(shard.shard) }]));
   }
 
-  async #checkpointSizes(shards: readonly Shard[]): Promise<Map<number, number>> {
+  /** Shards that have a checkpoint. */
+  async #begun(shards: readonly Shard[]): Promise<Set<number>> {
     const { store, layout, signal } = this.#context;
-    const sizes = new Map<number, number>();
+    const begun = new Set<number>();
     const [first, last] = [shards[0], shards.at(-1)];
-    if (first === undefined || last === undefined) return sizes;
+    if (first === undefined || last === undefined) return begun;
     // Keys come in order, so those of this chunk's shards lie between these two.
     const startAfter = layout.checkpoints(first.shard);
     const end = layout.checkpoints(last.shard + 1);
     let shard = first.shard;
-    for await (const { key, bytes } of store.list(layout.work, { startAfter, signal })) {
+    for await (const { key } of store.list(layout.work, { startAfter, signal })) {
       if (key >= end) break;
       while (shard < last.shard && !key.startsWith(layout.checkpoints(shard))) shard += 1;
-      sizes.set(shard, (sizes.get(shard) ?? 0) + bytes);
+      begun.add(shard);
     }
-    return sizes;
+    return begun;
   }
 }

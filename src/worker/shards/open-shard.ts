@@ -1,10 +1,8 @@
-/** Reads what an open shard needs: its entry in the index, the records it already has, and its lines. */
-import { decodeCheckpoint } from '../../batch/checkpoint.ts';
+/** Reads what an open shard needs: its entry in the index, and its lines. */
 import { BatchError } from '../../batch/errors.ts';
 import { linesOfShard, parseSummary, shardInChunk } from '../../batch/index-format.ts';
 import type { JobLayout } from '../../batch/layout.ts';
-import type { IndexSummary, LineRecord, Shard, Source } from '../../batch/model.ts';
-import type { Logger } from '../../observability/contract.ts';
+import type { IndexSummary, Shard, Source } from '../../batch/model.ts';
 import { type ObjectStore, StoreError } from '../../storage/contract.ts';
 import { ProblemError } from '../problems.ts';
 
@@ -37,38 +35,6 @@ export class IndexCache {
     if (this.#entries.size > this.#limit && oldest !== undefined) this.#entries.delete(oldest);
     return read;
   }
-}
-
-/**
- * All records that checkpoints hold for a shard; of two for one line (two workers had the shard) the first counts.
- * A damaged checkpoint is left out: its lines run again.
- */
-export async function readCheckpoints(
-  store: ObjectStore,
-  layout: JobLayout,
-  jobUID: string,
-  shard: number,
-  logger: Logger,
-  signal: AbortSignal,
-): Promise<Map<number, LineRecord>> {
-  const records = new Map<number, LineRecord>();
-  for await (const { key } of store.list(layout.checkpoints(shard), { signal })) {
-    try {
-      const { bytes } = await store.getBytes(key, { signal });
-      for (const record of decodeCheckpoint(bytes, { jobUID, shard })) {
-        if (!records.has(record.ordinal)) records.set(record.ordinal, record);
-      }
-    } catch (error) {
-      if (!(error instanceof BatchError)) throw error;
-      logger.warn('checkpoint refused; its lines run again', {
-        job: jobUID,
-        shard,
-        key,
-        error: error.message,
-      });
-    }
-  }
-  return records;
 }
 
 /**

@@ -5,18 +5,12 @@
  */
 import { jobLayout, type JobLayout } from '../../batch/layout.ts';
 import { addOutcomes, addUsage, tally } from '../../batch/counts.ts';
-import type { LineRecord, Shard, ShardResultHeader, Source } from '../../batch/model.ts';
+import type { LineRecord, Shard, Source } from '../../batch/model.ts';
 import { answerRecord, invalidLineRecord, lineIdentity, neverRanRecord } from '../../batch/records.ts';
 import { requestBody } from '../../batch/request.ts';
-import {
-  composeShardResult,
-  parseShardResultHeader,
-  SHARD_HEADER_READ_BYTES,
-} from '../../batch/shard-result.ts';
 import type { EngineClient } from '../../engine/contract.ts';
 import type { Clock, FailPoint, Logger } from '../../observability/contract.ts';
-import type { JobDescriptor, ShardDone, ShardTask, WorkerQueue } from '../../queue/contract.ts';
-import { type ObjectStore, StoreError } from '../../storage/contract.ts';
+import type { JobDescriptor, ShardTask, WorkerQueue } from '../../queue/contract.ts';
 import type { Credentials, JobStores } from '../credentials.ts';
 import type { Holds } from '../holds.ts';
 import { problemOf, type ProblemError } from '../problems.ts';
@@ -25,8 +19,11 @@ import { sleep, type StoreAccess } from '../store-access.ts';
 import type { ByteBudget } from './byte-budget.ts';
 import { Checkpointer } from './checkpointer.ts';
 import type { Dispatcher } from './dispatcher.ts';
-import { type IndexCache, readCheckpoints, readLines } from './open-shard.ts';
+import { doneOf, readDecided } from './decided.ts';
+import { type IndexCache, readLines } from './open-shard.ts';
+import { readSaved, type SavedRecord } from './saved-records.ts';
 import { type PendingLine, ShardRun } from './shard-run.ts';
+import { RESULT_PART_BYTES, SavedRecordLost, writeShardResult } from './write-result.ts';
 
 export interface ShardDependencies {
   queue: Pick<WorkerQueue, 'workerId' | 'job' | 'onJobChange' | 'shardDone' | 'shardProgress' | 'report'>;
@@ -40,6 +37,8 @@ export interface ShardDependencies {
   inputs: ByteBudget;
   /** Answers that are not in S3 yet. */
   answers: ByteBudget;
+  /** Checkpoints read back, and results that are put together. */
+  results: ByteBudget;
   clock: Clock;
   random: () => number;
   /** Tells two openings of a shard by one worker apart. */
@@ -55,8 +54,18 @@ export interface ShardDependencies {
   };
 }
 
-/** A shard that cannot go on: not a fault of this worker, and reported where it concerns the job. */
+/** A shard that need not or cannot go on here, and why; no problem of the job. */
 class HandBack extends Error {}
+
+/** A shard as it was found. */
+interface LoadedShard {
+  shard: Shard;
+  source: Source;
+  /** By ordinal: those in checkpoints, and those of lines that cannot run. */
+  records: Map<number, SavedRecord | LineRecord>;
+  /** By ordinal, what earlier openings of the shard have used up. */
+  attempts: ReadonlyMap<number, number>;
+}
 
 /**
  * Resolves when the queue entry may go: the shard is done, or given back.
@@ -79,7 +88,7 @@ export async function serveShard(
   try {
     await open.serve();
   } catch (error) {
-    if (error instanceof HandBack || signal.aborted) return;
+    if (error instanceof HandBack || open.over) return;
     const { reason, message, retryable } = problemOf(error);
     logger.warn('shard given back', { reason, error });
     await deps.queue.report(task.uid, {
@@ -97,13 +106,18 @@ class OpenShard {
   readonly #shardNumber: number;
   readonly #layout: JobLayout;
   readonly #writer: string;
-  /** Ends waiting for the store: the entry is gone, or the job is. */
+  /** Ends whatever is under way: the entry is no longer ours, or the job is being deleted. */
   readonly #stop = new AbortController();
+  /** No new line is to start: the job is suspended or stopped, or this worker is. */
+  readonly #closed = new AbortController();
+  /** By ordinal, what unfinished lines used up in this opening. */
+  readonly #attempts = new Map<number, number>();
   readonly #unsubscribe: () => void;
   #descriptor: JobDescriptor;
   #run: ShardRun | undefined;
   #closing: 'No' | 'Finish' | 'Abort' = 'No';
   #inputBytes = 0;
+  #storeWaits = false;
 
   constructor(deps: ShardDependencies, descriptor: JobDescriptor, shard: number, signal: AbortSignal) {
     this.#deps = deps;
@@ -127,21 +141,26 @@ class OpenShard {
     };
   }
 
+  /** Nothing that happens to the shard here matters any more. */
+  get over(): boolean {
+    return this.#stop.signal.aborted;
+  }
+
   async serve(): Promise<void> {
-    const { access, failPoint } = this.#deps;
+    const { access, failPoint, queue } = this.#deps;
     const uid = this.#descriptor.uid;
     await failPoint('worker.shard.taken');
     const decided = await access.once(this.#descriptor, ({ output }) =>
-      readDecided(output, this.#layout, this.#shardNumber),
+      readDecided(output, this.#layout, this.#shardNumber, this.#stop.signal),
     );
-    if (decided !== undefined) return this.#deps.queue.shardDone(uid, this.#shardNumber, doneOf(decided));
+    if (decided !== undefined) return queue.shardDone(uid, this.#shardNumber, doneOf(decided));
 
-    const { shard, source, records } = await access.once(this.#descriptor, (stores) => this.#load(stores));
-    const checkpointer = this.#checkpointer();
+    const loaded = await access.once(this.#descriptor, (stores) => this.#load(stores));
+    const checkpointer = this.#checkpointer(loaded.records);
     try {
-      const end = await this.#runLines(shard, source, records, checkpointer);
-      if (end === 'Complete') await this.#writeResult(shard, records, checkpointer);
-      else if (this.#descriptor.run !== 'Gone') await checkpointer.flush();
+      const end = await this.#runLines(loaded, checkpointer);
+      if (end === 'Complete') await this.#decide(loaded, checkpointer);
+      else if (this.#descriptor.run !== 'Gone') await checkpointer.flush(this.#attempts);
     } finally {
       checkpointer.discard();
     }
@@ -154,33 +173,29 @@ class OpenShard {
   }
 
   /** Everything that is known of the shard before the first line is sent. */
-  async #load({
-    output,
-  }: JobStores): Promise<{ shard: Shard; source: Source; records: Map<number, LineRecord> }> {
-    const { index, logger } = this.#deps;
+  async #load({ output }: JobStores): Promise<LoadedShard> {
+    const { index, logger, results } = this.#deps;
     const uid = this.#descriptor.uid;
     const summary = await index.summary(output, this.#layout);
     const shard = await index.shard(output, this.#layout, this.#shardNumber);
     const source = summary.sources[shard.source];
     if (source === undefined) throw new Error(`the index of job ${uid} has no source ${shard.source}`);
-    const records = await readCheckpoints(output, this.#layout, uid, shard.shard, logger, this.#stop.signal);
+    const reading = { store: output, layout: this.#layout, jobUID: uid, logger };
+    const saved = await readSaved({ ...reading, memory: results, signal: this.#stop.signal }, shard.shard);
+    const records: LoadedShard['records'] = saved.records;
     for (const [position, line] of shard.lines.entries()) {
       if (line.error === undefined) continue;
       const identity = lineIdentity(uid, shard, position);
       records.set(identity.ordinal, invalidLineRecord(identity, source.inputKey, line.error));
     }
-    return { shard, source, records };
+    return { shard, source, records, attempts: saved.attempts };
   }
 
-  async #runLines(
-    shard: Shard,
-    source: Source,
-    records: ReadonlyMap<number, LineRecord>,
-    checkpointer: Checkpointer,
-  ): Promise<'Complete' | 'HandedBack'> {
+  async #runLines(loaded: LoadedShard, checkpointer: Checkpointer): Promise<'Complete' | 'HandedBack'> {
+    const { shard, source, records, attempts } = loaded;
     if (records.size === shard.lines.length) return 'Complete';
     const { inputs, dispatcher } = this.#deps;
-    await inputs.acquire(shard.length, this.#stop.signal);
+    await inputs.acquire(shard.length, AbortSignal.any([this.#stop.signal, this.#closed.signal]));
     this.#inputBytes = shard.length;
     // An unpacked source lies with the output, a plain one with the input.
     const lines = await this.#deps.access.once(this.#descriptor, ({ input, output }) =>
@@ -191,9 +206,10 @@ class OpenShard {
       const ordinal = shard.firstOrdinal + position;
       const bytes = lines.get(position);
       if (records.has(ordinal) || bytes === undefined || customId === null) continue;
-      pending.push({ position, ordinal, line, customId, bytes, attempts: 0, busyAnswers: 0 });
+      const used = attempts.get(ordinal) ?? 0;
+      pending.push({ position, ordinal, line, customId, bytes, attempts: used, busyAnswers: 0 });
     }
-    this.#run = this.#newRun(shard, source, pending, records, checkpointer);
+    this.#run = this.#newRun(loaded, pending, checkpointer);
     if (this.#closing !== 'No') this.#run.close(this.#closing);
     dispatcher.add(this.#run);
     const end = await this.#run.ended;
@@ -203,10 +219,8 @@ class OpenShard {
   }
 
   #newRun(
-    shard: Shard,
-    source: Source,
+    { shard, source, records }: LoadedShard,
     pending: PendingLine[],
-    records: ReadonlyMap<number, LineRecord>,
     checkpointer: Checkpointer,
   ): ShardRun {
     const { queue, holds, dispatcher, answers, clock, random, settings, counters } = this.#deps;
@@ -230,6 +244,7 @@ class OpenShard {
         },
         onBusy: (address, milliseconds) => dispatcher.cool(address, milliseconds),
         onRecord: (record) => {
+          this.#attempts.delete(record.ordinal);
           checkpointer.add(record);
           counters.record(record);
           counts = addOutcomes(counts, tally([record]).counts);
@@ -237,6 +252,8 @@ class OpenShard {
           queue.shardProgress(uid, shard.shard, counts, usage);
         },
         onRetry: counters.retry,
+        onAttempt: ({ ordinal, attempts }) => this.#attempts.set(ordinal, attempts),
+        mayStart: () => !this.#storeWaits && !checkpointer.congested,
         wake: () => dispatcher.wake(),
         budget: answers,
         clock,
@@ -282,7 +299,7 @@ class OpenShard {
     });
   }
 
-  #checkpointer(): Checkpointer {
+  #checkpointer(records: LoadedShard['records']): Checkpointer {
     const { answers, failPoint, settings } = this.#deps;
     return new Checkpointer({
       jobUID: this.#descriptor.uid,
@@ -290,7 +307,12 @@ class OpenShard {
       writer: this.#writer,
       write: async (sequence, bytes) => {
         const key = this.#layout.checkpoint(this.#shardNumber, this.#writer, sequence);
-        await this.#untilDone(({ output }) => output.put(key, bytes));
+        const { signal } = this.#stop;
+        const { etag } = await this.#untilDone(({ output }) => output.put(key, bytes, { signal }));
+        return { key, etag };
+      },
+      onSaved: (saved) => {
+        for (const record of saved) records.set(record.ordinal, record);
       },
       budget: answers,
       failPoint,
@@ -302,56 +324,29 @@ class OpenShard {
     });
   }
 
-  /** Decides the shard: from here on nobody else's result for it counts. */
-  async #writeResult(
-    shard: Shard,
-    known: ReadonlyMap<number, LineRecord>,
-    checkpointer: Checkpointer,
-  ): Promise<void> {
-    const { queue, answers, failPoint } = this.#deps;
+  /** From here on nobody else's result for the shard counts. */
+  async #decide({ shard, records }: LoadedShard, checkpointer: Checkpointer): Promise<void> {
+    const { queue, results, failPoint } = this.#deps;
     const uid = this.#descriptor.uid;
-    const records = new Map(known);
-    let readBack = 0;
-    if (checkpointer.wrote) {
-      await checkpointer.flush();
-      const saved = await this.#untilDone(({ output }) =>
-        readCheckpoints(output, this.#layout, uid, shard.shard, this.#deps.logger, this.#stop.signal),
-      );
-      for (const record of saved.values()) {
-        records.set(record.ordinal, record);
-        readBack += record.bytes.byteLength;
-      }
-    }
+    await checkpointer.settle();
     for (const record of checkpointer.unsaved) records.set(record.ordinal, record);
-    answers.charge(readBack);
-    try {
-      const result = composeShardResult({ jobUID: uid, writer: this.#writer }, shard, records.values());
-      const header = await this.#untilDone(({ output }) => this.#putResult(output, result));
-      await failPoint('worker.shard.result-written');
-      await queue.shardDone(uid, shard.shard, doneOf(header));
-      await failPoint('worker.shard.done');
-    } finally {
-      answers.release(readBack);
-    }
+    const writing = { layout: this.#layout, jobUID: uid, writer: this.#writer, memory: results };
+    const { signal } = this.#stop;
+    const header = await this.#untilDone(({ output }) =>
+      writeShardResult(
+        { ...writing, store: output, signal, partBytes: RESULT_PART_BYTES },
+        shard,
+        records.values(),
+      ),
+    ).catch((error: unknown) => {
+      if (!(error instanceof SavedRecordLost)) throw error;
+      this.#deps.logger.warn('shard given back; lines of the lost checkpoint run again', { error });
+      throw new HandBack(error.message);
+    });
+    await failPoint('worker.shard.result-written');
+    await queue.shardDone(uid, shard.shard, doneOf(header));
+    await failPoint('worker.shard.done');
     await this.#removeCheckpoints();
-  }
-
-  async #putResult(
-    store: ObjectStore,
-    result: { header: ShardResultHeader; parts: Uint8Array[] },
-  ): Promise<ShardResultHeader> {
-    try {
-      await store.put(this.#layout.shardResult(result.header.shard), Buffer.concat(result.parts), {
-        ifNoneMatch: true,
-      });
-      return result.header;
-    } catch (error) {
-      if (!(error instanceof StoreError) || error.code !== 'PreconditionFailed') throw error;
-      // Another worker was first, or our own earlier try arrived after all: what is there counts.
-      const decided = await readDecided(store, this.#layout, result.header.shard);
-      if (decided === undefined) throw error;
-      return decided;
-    }
   }
 
   /** Left-over checkpoints are harmless (clean-up removes them), so a failure here is not one of the shard. */
@@ -367,10 +362,18 @@ class OpenShard {
     }
   }
 
-  #untilDone<T>(operation: (stores: JobStores) => Promise<T>): Promise<T> {
-    return this.#deps.access.untilDone(this.#descriptor, this.#stop.signal, operation, (problem) =>
-      this.#report(problem),
-    );
+  /** While the store is not usable no further line is sent: its answer would only wait in memory. */
+  async #untilDone<T>(operation: (stores: JobStores) => Promise<T>): Promise<T> {
+    const { access, dispatcher } = this.#deps;
+    try {
+      return await access.untilDone(this.#descriptor, this.#stop.signal, operation, (problem) => {
+        this.#storeWaits = true;
+        this.#report(problem);
+      });
+    } finally {
+      this.#storeWaits = false;
+      dispatcher.wake();
+    }
   }
 
   #report({ reason, message, retryable }: ProblemError): void {
@@ -399,6 +402,7 @@ class OpenShard {
 
   #closeRun(how: 'Finish' | 'Abort'): void {
     if (this.#closing !== 'Abort') this.#closing = how;
+    this.#closed.abort(new HandBack('no new line is to start'));
     this.#run?.close(how);
   }
 
@@ -414,27 +418,3 @@ function onAbort(signal: AbortSignal, listener: () => void): () => void {
   else signal.addEventListener('abort', listener, { once: true });
   return () => signal.removeEventListener('abort', listener);
 }
-
-/** The header of a shard's result, where it has one. */
-export async function readDecided(
-  store: ObjectStore,
-  layout: JobLayout,
-  shard: number,
-): Promise<ShardResultHeader | undefined> {
-  try {
-    const range = { start: 0, end: SHARD_HEADER_READ_BYTES };
-    const { bytes } = await store.getBytes(layout.shardResult(shard), { range });
-    return parseShardResultHeader(bytes)?.header;
-  } catch (error) {
-    if (error instanceof StoreError && error.code === 'NoSuchKey') return undefined;
-    throw error;
-  }
-}
-
-export const doneOf = (header: ShardResultHeader): ShardDone => ({
-  counts: header.counts,
-  usage: header.usage,
-  resultsBytes: header.results.bytes,
-  errorsBytes: header.errors.bytes,
-  recentErrors: header.recentErrors,
-});

@@ -36,6 +36,8 @@ class Bench {
   readonly records: LineRecord[] = [];
   readonly holds: string[] = [];
   readonly busy: number[] = [];
+  readonly attempts: [number, number][] = [];
+  storeKeepsUp = true;
   released = 0;
   now = 0;
   readonly run: ShardRun;
@@ -58,6 +60,8 @@ class Bench {
         onBusy: (_, milliseconds) => this.busy.push(milliseconds),
         onRecord: (record) => this.records.push(record),
         onRetry: () => undefined,
+        onAttempt: ({ ordinal, attempts }) => this.attempts.push([ordinal, attempts]),
+        mayStart: () => this.storeKeepsUp,
         wake: () => undefined,
         budget: { charge: () => undefined },
         clock: { now: () => this.now, monotonic: () => this.now },
@@ -157,6 +161,14 @@ describe('shard run', () => {
     }
     expect(await one.run.ended).toBe('Complete');
     expect(one.records).toHaveLength(1);
+    expect(one.attempts).toEqual([[0, 1]]);
+  });
+
+  test('nothing may be sent while finished records do not find their way to the store', () => {
+    bench.storeKeepsUp = false;
+    expect(bench.run.ready).toBe(0);
+    bench.storeKeepsUp = true;
+    expect(bench.run.ready).toBe(3);
   });
 
   test('a busy answer pauses the replica as long as it asked', async () => {

@@ -43,6 +43,10 @@ export interface ShardRunDependencies {
   /** A record is finished and not yet in S3. */
   onRecord: (record: LineRecord) => void;
   onRetry: (reason: string) => void;
+  /** A fault used up an attempt of this line, which will be sent again. */
+  onAttempt: (line: PendingLine) => void;
+  /** Whether finished records find their way to S3, so that further lines may be sent. */
+  mayStart: () => boolean;
   /** Something changed that the dispatcher should look at. */
   wake: () => void;
   budget: Pick<ByteBudget, 'charge'>;
@@ -93,7 +97,7 @@ export class ShardRun implements DispatchableRun {
   }
 
   get ready(): number {
-    return this.#closing === 'No' ? this.#ready.length - this.#head : 0;
+    return this.#closing === 'No' && this.#deps.mayStart() ? this.#ready.length - this.#head : 0;
   }
 
   get inFlight(): number {
@@ -159,6 +163,7 @@ export class ShardRun implements DispatchableRun {
         return;
       case 'again':
         if (outcome.kind === 'hold') this.#deps.onHold(this.#descriptor, address, outcome);
+        else this.#deps.onRetry('HandedBack');
         this.#ready.push(line);
         return;
       case 'busy': {
@@ -173,6 +178,7 @@ export class ShardRun implements DispatchableRun {
       }
       case 'retry': {
         line.attempts += 1;
+        this.#deps.onAttempt(line);
         const { initialBackoffSeconds: initial, maxBackoffSeconds: max } = this.#descriptor.retry;
         this.#deps.onRetry(fate.reason);
         this.#later(line, retryPause(line.attempts, initial * 1000, max * 1000, this.#deps.random));
