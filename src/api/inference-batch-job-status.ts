@@ -165,6 +165,8 @@ export const JOB_REASONS = {
   QueueUnavailable: 'Redis does not answer.',
   Finalizing: 'Every line is decided; the last records are being published.',
   Finished: 'The job has ended.',
+  ResultsNotPublished:
+    'The job has ended, and its last results could not be published; the message names the working objects that hold them, which stay.',
 
   Completed: 'Every line that could run has run; failed lines are counted and stand in errors.jsonl.',
   WindowExpired: 'completionWindowSeconds were over before the last line.',

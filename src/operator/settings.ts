@@ -28,6 +28,8 @@ export interface JobSettings {
   unindexedEndMilliseconds: number;
   /** How long deletion waits for clean-up; then the object goes and the prefix left behind is counted. */
   deletionMilliseconds: number;
+  /** The same for a deletion that is several times older than that, because leaders were lost meanwhile. */
+  lateDeletionMilliseconds: number;
 }
 
 export interface OperatorSettings {
@@ -76,6 +78,7 @@ export const defaultOperatorSettings: OperatorSettings = {
     stopGraceMilliseconds: 2_000,
     unindexedEndMilliseconds: 60_000,
     deletionMilliseconds: 30_000,
+    lateDeletionMilliseconds: 10_000,
   },
   progressWritesPerSecond: 20,
   parallelReconciles: 8,

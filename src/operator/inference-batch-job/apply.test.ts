@@ -171,7 +171,7 @@ describe('a plan is carried out', () => {
     await apply(tools, held, {
       forget: true,
       removeFinalizer: true,
-      leftBehind: 's3://out/x/_tidegate/uid-1/',
+      leftBehind: { prefix: 's3://out/x/_tidegate/uid-1/', why: 'clean-up took too long' },
       memory: EMPTY_MEMORY,
     });
     expect(told).toEqual(['finalizers other/one']);

@@ -131,13 +131,9 @@ async function letGo(tools: JobTools, job: InferenceBatchJob, plan: JobPlan): Pr
   const { namespace, name, uid = '', finalizers = [] } = job.metadata;
   if (plan.forget === true) await forget(tools, uid, queueOf(job));
   if (plan.leftBehind !== undefined) {
-    tools.metrics.leaveBehind(plan.leftBehind, tools.now());
-    tools.logger.warn('deleted job leaves working objects behind: clean-up took too long', {
-      job: uid,
-      namespace,
-      name,
-      prefix: plan.leftBehind,
-    });
+    const { prefix, why } = plan.leftBehind;
+    tools.metrics.leaveBehind(prefix, tools.now());
+    tools.logger.warn(`job leaves working objects behind: ${why}`, { job: uid, namespace, name, prefix });
   }
   if (plan.removeFinalizer === true) {
     await tools.failPoint('operator.job.finalizer-removing');

@@ -1,7 +1,7 @@
 /** Carrying out the end of a job: put it on record, stop its lines, let a worker write what is missing, close. */
 import type { JobReason, JobState } from '../../api/inference-batch-job.ts';
 import { noOutcomes, type Counts } from '../../batch/model.ts';
-import { kubeTime } from '../../kube/conditions.ts';
+import { findCondition, kubeTime } from '../../kube/conditions.ts';
 import type { FinalReport, Problem, StopCause } from '../../queue/contract.ts';
 import {
   descriptorChange,
@@ -12,11 +12,14 @@ import {
   statusPart,
   type Context,
 } from './context.ts';
-import { conditionReason, reasonOf, terminalStateOf, type Ending } from './ending.ts';
+import { workPrefixOf } from './descriptor.ts';
+import { conditionReason, reasonOf, terminalStateOf, UNPUBLISHED, type Ending } from './ending.ts';
 import { eventsOf } from './events.ts';
+import { NO_RATE, numbersOf } from './numbers.ts';
 import { percentOf } from './progress.ts';
 import { retryOf } from './retry.ts';
 import type { JobMemory, JobPlan } from './snapshot.ts';
+import { indexedValue } from './standing.ts';
 import { recentErrorsOf, statusWith, usageOf, type ConditionValues, type Status } from './status.ts';
 
 /** While a worker finalises, losses in Redis are looked for this often. */
@@ -40,7 +43,9 @@ export function carryOutEnding(context: Context, ending: Ending, recorded: boole
   return { ...stopped, ...finalizePart(context, ending, stopped.memory) };
 }
 
-function recordPart({ snapshot: { job }, at }: Context, ending: Ending): Pick<JobPlan, 'status' | 'events'> {
+function recordPart(context: Context, ending: Ending): Pick<JobPlan, 'status' | 'events'> {
+  const { job, queue } = context.snapshot;
+  const { at } = context;
   const message = ending.message;
   const draft = statusWith(job, at.now, {
     state: 'Finalizing',
@@ -50,7 +55,10 @@ function recordPart({ snapshot: { job }, at }: Context, ending: Ending): Pick<Jo
       Reconciling: { status: 'True', reason: 'Finalizing', message },
       Stalled: { status: 'False', reason: 'Progressing', message: 'the job is ending' },
     },
-    fields: { estimatedCompletionTime: undefined },
+    fields: {
+      ...(queue?.index === undefined ? {} : numbersOf(context, queue, queue.index)),
+      ...NO_RATE,
+    },
   });
   return { status: { draft, urgent: true }, events: eventsOf(job.status, draft) };
 }
@@ -104,7 +112,7 @@ function nothingToFinalize({ snapshot, at, settings }: Context): boolean {
 
 function afterProblem(context: Context, ending: Ending, problem: Problem, stopped: JobPlan): JobPlan {
   const { snapshot, at, settings } = context;
-  if (!problem.retryable) return close(context, failedToFinalize(problem), outcomeSoFar(context));
+  if (!problem.retryable) return closeUnpublished(context, problem);
   const retry = retryOf(problem, snapshot.memory, at, settings);
   const shown = statusWith(snapshot.job, at.now, {
     state: 'Finalizing',
@@ -128,11 +136,21 @@ function afterProblem(context: Context, ending: Ending, problem: Problem, stoppe
   };
 }
 
-const failedToFinalize = (problem: Problem): Ending => ({
-  kind: 'Failed',
-  reason: conditionReason(problem.reason),
-  message: `the last records could not be published: ${problem.message}`,
-});
+/** No further attempt can help. What the files lack stays in the working objects, for a person to fetch. */
+function closeUnpublished(context: Context, problem: Problem): JobPlan {
+  const { job } = context.snapshot;
+  const ending: Ending = {
+    kind: 'Failed',
+    reason: conditionReason(problem.reason),
+    message: `the last records could not be published: ${problem.message}`,
+  };
+  if (!everIndexed(context.snapshot)) return close(context, ending, outcomeSoFar(context));
+  const kept = `what was done is kept under ${workPrefixOf(job)}`;
+  const running = { status: 'False' as const, reason: UNPUBLISHED, message: `the job has ended; ${kept}` };
+  return close(context, { ...ending, message: `${kept}; ${ending.message}` }, outcomeSoFar(context), {
+    Running: running,
+  });
+}
 
 /** Results were lost, or counted before they were written: those shards are run, or finalised, again. */
 function runAgain({ snapshot, at }: Context, ending: Ending, missing: readonly number[]): JobPlan {
@@ -199,16 +217,26 @@ function outcomeSoFar({ snapshot: { job, queue } }: Context): Outcome {
 }
 
 /** Condition, completion time, counts and outputs in one patch; events follow it. */
-function close({ snapshot: { job, memory }, at }: Context, ending: Ending, outcome: Outcome): JobPlan {
+function close(
+  context: Context,
+  ending: Ending,
+  outcome: Outcome,
+  conditions: ConditionValues = {},
+): JobPlan {
+  const { job, memory } = context.snapshot;
+  const { at } = context;
   const { counts } = outcome;
   const ended = counts.completed + counts.failed + counts.expired + counts.cancelled;
   const state: JobState = terminalStateOf(ending);
-  const tally = `${counts.completed} of ${counts.total} lines completed, ${counts.total - counts.completed} did not`;
-  const message = ending.kind === 'Complete' ? tally : `${ending.message}; ${tally}`;
+  const message = closingMessage(ending, counts);
   const draft = statusWith(job, at.now, {
     state,
     message,
-    conditions: terminalConditions(ending, message),
+    conditions: {
+      ...indexedAtEnd(context, ending, counts.total),
+      ...terminalConditions(ending, message),
+      ...conditions,
+    },
     fields: {
       ...outcome.fields,
       counts: {
@@ -231,6 +259,29 @@ function close({ snapshot: { job, memory }, at }: Context, ending: Ending, outco
     requeueAfterMilliseconds: 0,
     memory: { ...memory, fed: undefined },
   };
+}
+
+function closingMessage(ending: Ending, counts: Counts): string {
+  if (counts.total === 0) {
+    const beforeIndex = ending.kind === 'Cancelled' || ending.kind === 'Expired';
+    return beforeIndex
+      ? `${ending.message} before the input was read: no line has run, and none has a record`
+      : ending.message;
+  }
+  const others = (['failed', 'expired', 'cancelled'] as const)
+    .filter((outcome) => counts[outcome] > 0)
+    .map((outcome) => `, ${counts[outcome]} ${outcome}`);
+  const tally = `${counts.completed} of ${counts.total} lines completed${others.join('')}`;
+  return ending.kind === 'Complete' ? tally : `${ending.message}; ${tally}`;
+}
+
+/** A job that has ended is not being read any more. */
+function indexedAtEnd({ snapshot: { job, queue } }: Context, ending: Ending, total: number): ConditionValues {
+  const old = findCondition(job.status?.conditions, 'Indexed');
+  if (old?.status === 'True') return {};
+  if (queue?.index !== undefined && total > 0) return { Indexed: indexedValue(queue.index) };
+  const message = 'the job ended before its input was read and checked';
+  return { Indexed: { status: 'False', reason: reasonOf(ending), message } };
 }
 
 function terminalConditions(ending: Ending, message: string): ConditionValues {

@@ -46,6 +46,14 @@ export function recordedEnding(status: InferenceBatchJob['status']): Ending | un
   }
 }
 
+/** The reason of condition Running of an ended job whose last results only its working objects hold. */
+export const UNPUBLISHED = 'ResultsNotPublished' satisfies JobReason;
+
+/** Clean-up would then remove results that are nowhere else. */
+export function keepsUnpublished(status: InferenceBatchJob['status']): boolean {
+  return findCondition(status?.conditions, 'Running')?.reason === UNPUBLISHED;
+}
+
 export interface EndingInput {
   job: InferenceBatchJob;
   queue: QueueState | undefined;

@@ -1,5 +1,7 @@
 /** A job that has ended: clean up once, then leave it alone until its time to live is over. */
 import { descriptorChange, hasFinalizer, soonest, type Context } from './context.ts';
+import { workPrefixOf } from './descriptor.ts';
+import { keepsUnpublished } from './ending.ts';
 import { retryOf } from './retry.ts';
 import type { JobPlan } from './snapshot.ts';
 
@@ -39,6 +41,11 @@ function cleanUpPart(context: Context): JobPlan {
   const { snapshot, at, settings } = context;
   const { job, queue, memory } = snapshot;
   if (!hasFinalizer(job)) return { memory };
+  if (keepsUnpublished(job.status)) {
+    const why = 'they hold results that could not be published';
+    const leftBehind = { prefix: workPrefixOf(job), why };
+    return { forget: true, removeFinalizer: true, leftBehind, memory };
+  }
   if (queue === undefined) return { requeueAfterMilliseconds: settings.retryCeilingMilliseconds, memory };
   if (queue.cleaned) return { forget: true, removeFinalizer: true, memory };
 

@@ -15,7 +15,7 @@ import {
   snapshotOf,
 } from '../testing/builders.ts';
 import { decide } from './decide.ts';
-import type { JobPlan, JobSnapshot } from './snapshot.ts';
+import { EMPTY_MEMORY, type JobPlan, type JobSnapshot } from './snapshot.ts';
 import { MAX_STATUS_BYTES, recentErrorsOf } from './status.ts';
 
 const at = (seconds = 0) => ({ now: NOW + seconds * 1_000, monotonic: 1_000_000 + seconds * 1_000 });
@@ -372,13 +372,48 @@ describe('the end', () => {
       },
     });
     expect(plan.status?.draft.estimatedCompletionTime).toBeUndefined();
-    expect(plan.events).toEqual([
-      {
-        type: 'Normal',
-        reason: 'Cancelled',
-        message: 'spec.cancel was set; 990 of 1000 lines completed, 10 did not',
-      },
-    ]);
+    expect(plan.events?.at(-1)).toEqual({
+      type: 'Normal',
+      reason: 'Cancelled',
+      message: 'spec.cancel was set; 990 of 1000 lines completed, 10 failed',
+    });
+  });
+
+  test('shows the numbers it ends with, and no forecast, from its first moment on', () => {
+    const job = jobOf({ status: { estimatedCompletionTime: '2026-11-30T13:00:00Z', progress: '10/1000' } });
+    const done = { index: indexReport(), doneShards: 4, counts: counts({ completed: 1_000 }) };
+    const plan = decided(running({ job, queue: emptyQueue({ descriptor: knownDescriptor(job), ...done }) }));
+    expect(plan.status?.draft).toMatchObject({ state: 'Finalizing', progress: '1000/1000', percent: 100 });
+    expect(plan.status?.draft.estimatedCompletionTime).toBeUndefined();
+  });
+
+  test('that can never be published keeps what was done, and says where', () => {
+    const snapshot = ending();
+    const problem = problemOf({
+      task: 'finalize',
+      reason: 'OutputExists',
+      message: 'another job is there',
+      retryable: false,
+    });
+    const queue = { ...(snapshot.queue ?? emptyQueue()), counts: counts({ completed: 300 }), problem };
+    const closing = decided({ ...snapshot, queue });
+    const { status } = after(snapshot, closing).job;
+    expect(status).toMatchObject({
+      state: 'Failed',
+      message: expect.stringContaining('another job is there'),
+    });
+    expect(status?.message).toContain('kept under s3://out/x/_tidegate/uid-1/');
+    expect(reasonIn(status, 'Failed')).toBe('OutputExists');
+    expect(reasonIn(status, 'Running')).toBe('ResultsNotPublished');
+
+    const finished = after(snapshot, closing);
+    const letGo = { removeFinalizer: true, leftBehind: { prefix: 's3://out/x/_tidegate/uid-1/' } };
+    expect(decided({ ...finished, queue })).toMatchObject(letGo);
+    expect(kinds(decided({ ...finished, queue }))).toEqual([]);
+    const deletionTimestamp = new Date(NOW).toISOString();
+    const deleted = { ...finished.job, metadata: { ...finished.job.metadata, deletionTimestamp } };
+    expect(decided({ ...finished, job: deleted, queue })).toMatchObject(letGo);
+    expect(kinds(decided({ ...finished, job: deleted, queue }))).toEqual([]);
   });
 
   test('waits for S3 as long as that takes, and says so', () => {
@@ -401,6 +436,71 @@ describe('the end', () => {
     const refused = decided({ ...recorded, queue: { ...unindexed, problem } });
     expect(refused.status?.draft).toMatchObject({ state: 'Cancelled', counts: { total: 0 } });
     const silent = decided({ ...recorded, memory: { ...recorded.memory, stoppedAt: at().monotonic } }, 60);
-    expect(silent.status?.draft).toMatchObject({ state: 'Cancelled', counts: { total: 0 } });
+    expect(silent.status?.draft).toMatchObject({
+      state: 'Cancelled',
+      counts: { total: 0 },
+      message: 'spec.cancel was set before the input was read: no line has run, and none has a record',
+    });
+    expect(reasonIn(silent.status?.draft, 'Indexed')).toBe('Cancelled');
+  });
+});
+
+describe('a suspended job', () => {
+  test('forecasts nothing, and measures anew when it goes on', () => {
+    const job = jobOf({
+      spec: { suspend: true },
+      status: {
+        throughput: { recordsPerMinute: 600, tokensPerSecond: 7_000 },
+        estimatedCompletionTime: '2026-11-30T13:00:00Z',
+      },
+    });
+    const memory = { ...EMPTY_MEMORY, samples: [{ at: 0, records: 0, tokens: 0 }] };
+    const plan = decided(running({ job, memory }));
+    expect(plan.status?.draft.throughput).toBeUndefined();
+    expect(plan.status?.draft.estimatedCompletionTime).toBeUndefined();
+    expect(plan.memory.samples).toEqual([]);
+  });
+});
+
+describe('a deletion', () => {
+  const deletedAgo = (seconds: number, change: Partial<JobSnapshot> = {}) => {
+    const deletionTimestamp = new Date(NOW - seconds * 1_000).toISOString();
+    const job = jobOf({ metadata: { deletionTimestamp }, status: change.job?.status });
+    return running({ ...change, job });
+  };
+  const seen = (secondsAgo: number) => ({
+    ...EMPTY_MEMORY,
+    deletionSeenAt: at().monotonic - secondsAgo * 1_000,
+  });
+
+  test.each<[string, number, number, boolean]>([
+    ['waits for clean-up', 29, 29, false],
+    ['waits for no more than half a minute', 31, 31, true],
+    ['begins the wait anew with a new leader', 60, 11, false],
+    ['but not for ever: one that outlived several leaders waits less', 600, 11, true],
+    ['though long enough for a worker to try', 600, 9, false],
+  ])('%s', (_name, age, seenFor, over) => {
+    const plan = decided(deletedAgo(age, { memory: seen(seenFor) }));
+    expect(plan.removeFinalizer ?? false).toBe(over);
+    expect(plan.leftBehind?.why).toBe(over ? 'clean-up took too long' : undefined);
+  });
+
+  test('of a job whose store could never be opened does not wait for it to open', () => {
+    const typo = jobOf();
+    const problem = problemOf({});
+    const first = snapshotOf({
+      job: typo,
+      queue: emptyQueue({ descriptor: knownDescriptor(typo), problem }),
+    });
+    const { status } = after(first, decided(first)).job;
+    const queue = emptyQueue({
+      descriptor: knownDescriptor(typo, 'Gone'),
+      problem: problemOf({ task: 'cleanup' }),
+    });
+    const plan = decided(deletedAgo(1, { job: jobOf({ status }), queue, memory: seen(1) }));
+    expect(plan).toMatchObject({ removeFinalizer: true, forget: true });
+    const other = { ...queue, problem: problemOf({ task: 'cleanup', reason: 'StorageUnavailable' }) };
+    const waits = decided(deletedAgo(1, { job: jobOf({ status }), queue: other, memory: seen(1) }));
+    expect(waits.removeFinalizer).toBeUndefined();
   });
 });

@@ -1,8 +1,6 @@
 /** A job that has not ended: what workers shall do for it now, and what people shall see of it. */
-import type { InferenceBatchJob } from '../../api/inference-batch-job.ts';
-import { jobLayout } from '../../batch/layout.ts';
 import { kubeTime } from '../../kube/conditions.ts';
-import type { IndexReport, JobState as QueueState, Problem } from '../../queue/contract.ts';
+import type { JobState as QueueState, Problem } from '../../queue/contract.ts';
 import { objectionTo, type Objection } from './accept.ts';
 import {
   descriptorChange,
@@ -15,12 +13,13 @@ import {
 import { eventsOf } from './events.ts';
 import { donePrefix, firstNotDone, refeedAfter, windowShards } from './feed.ts';
 import { stateOf } from './life.ts';
-import { addSample, forecast, isNoticeable, percentOf, throughputOf } from './progress.ts';
+import { endedLines, NO_RATE, numbersOf, rateFields } from './numbers.ts';
+import { addSample } from './progress.ts';
 import { publishDueIn } from './publish.ts';
 import { retryOf } from './retry.ts';
 import type { JobMemory, JobPlan } from './snapshot.ts';
 import { liveConditions, standingOf } from './standing.ts';
-import { recentErrorsOf, statusWith, usageOf, type Status } from './status.ts';
+import { statusWith, type Status } from './status.ts';
 
 /** A publish that was asked for is asked for again after this, in case Redis lost it. */
 const PUBLISH_AGAIN_MILLISECONDS = 10_000;
@@ -85,11 +84,6 @@ function joined(parts: readonly Part[]): Omit<Part, 'memory' | 'alarm'> {
   };
 }
 
-const endedLines = (queue: QueueState): number => {
-  const { completed, failed, expired, cancelled } = queue.counts;
-  return completed + failed + expired + cancelled;
-};
-
 /** What is remembered of this look: rates, since when nothing moved, the last problem. */
 function observe({ snapshot, at, settings }: Context): Partial<JobMemory> {
   const { queue, memory } = snapshot;
@@ -107,7 +101,8 @@ function observe({ snapshot, at, settings }: Context): Partial<JobMemory> {
   const sample = { at: monotonic, records: lines, tokens: inputTokens + outputTokens };
   return {
     ...moved,
-    samples: addSample(memory.samples, sample, settings.progress),
+    // A pause is not slowness.
+    samples: snapshot.job.spec.suspend ? [] : addSample(memory.samples, sample, settings.progress),
     ended: memory.ended?.lines === lines ? memory.ended : { lines, since: monotonic },
   };
 }
@@ -257,66 +252,8 @@ function draftStatus(context: Context, objection: Objection | undefined): Status
       ...(objection === undefined && job.status?.startTime === undefined
         ? { startTime: kubeTime(at.now) }
         : {}),
-      ...(queue?.index === undefined ? {} : progressFields(context, queue, queue.index)),
+      ...(queue?.index === undefined ? {} : numbersOf(context, queue, queue.index)),
+      ...(job.spec.suspend ? NO_RATE : rateFields(context, queue)),
     },
   });
-}
-
-function progressFields(context: Context, queue: QueueState, index: IndexReport): Partial<Status> {
-  const { job } = context.snapshot;
-  const { completed, failed, expired, cancelled } = queue.counts;
-  const ended = endedLines(queue);
-  const recentErrors = recentErrorsOf(queue.recentErrors);
-  return {
-    indexedTime: job.status?.indexedTime ?? kubeTime(context.at.now),
-    counts: { total: index.total, completed, failed, expired, cancelled },
-    progress: `${ended}/${index.total}`,
-    percent: percentOf(ended, index.total),
-    usage: usageOf(queue.usage),
-    ...(recentErrors.length === 0 ? {} : { recentErrors }),
-    ...outputsField(job, queue),
-    ...rateFields(context, index.total - ended),
-  };
-}
-
-/** A file is named once it has a record. */
-function outputsField(job: InferenceBatchJob, { published }: QueueState): Pick<Status, 'outputs'> {
-  if (published === undefined) return {};
-  const { bucket, prefix } = job.spec.output.s3;
-  const layout = jobLayout(prefix, job.metadata.uid ?? '');
-  const outputs = {
-    ...job.status?.outputs,
-    ...(published.resultsBytes > 0 ? { results: `s3://${bucket}/${layout.results}` } : {}),
-    ...(published.errorsBytes > 0 ? { errors: `s3://${bucket}/${layout.errors}` } : {}),
-  };
-  return Object.keys(outputs).length === 0 ? {} : { outputs };
-}
-
-function rateFields(
-  { snapshot, at, settings }: Context,
-  remaining: number,
-): Pick<Status, 'throughput' | 'estimatedCompletionTime'> {
-  const { status } = snapshot.job;
-  const measured = throughputOf(snapshot.memory.samples, settings.progress);
-  // Too little of the past is known, after a restart: what was shown stays.
-  if (measured === undefined) return {};
-  const shown = status?.throughput;
-  const percent = settings.progress.noticeablePercent;
-  const pick = (old: number | undefined, value: number): number =>
-    old === undefined || isNoticeable(old, value, percent) ? value : old;
-  const throughput = {
-    recordsPerMinute: pick(shown?.recordsPerMinute, measured.recordsPerMinute),
-    tokensPerSecond: pick(shown?.tokensPerSecond, measured.tokensPerSecond),
-  };
-  const { estimatedCompletionTime } = status ?? {};
-  const eta = forecast(
-    {
-      now: at.now,
-      remaining,
-      recordsPerMinute: throughput.recordsPerMinute,
-      shown: estimatedCompletionTime === undefined ? undefined : Date.parse(estimatedCompletionTime),
-    },
-    settings.progress,
-  );
-  return { throughput, estimatedCompletionTime: eta === undefined ? undefined : kubeTime(eta) };
 }

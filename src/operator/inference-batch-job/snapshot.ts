@@ -83,8 +83,8 @@ export interface JobPlan {
   events?: readonly EventDraft[];
   /** Removes everything Redis knows of the job. */
   forget?: boolean;
-  /** The prefix whose working objects stay behind because clean-up took too long. */
-  leftBehind?: string;
+  /** The prefix whose working objects stay behind, and why, for the log. */
+  leftBehind?: { prefix: string; why: string };
   removeFinalizer?: boolean;
   /** Deletes the object: its time to live is over. */
   deleteObject?: boolean;

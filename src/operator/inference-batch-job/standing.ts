@@ -1,6 +1,7 @@
 /** Where a live job stands and what it waits for: state, message and conditions. Pure. */
 import type { JobState } from '../../api/inference-batch-job.ts';
 import { findCondition } from '../../kube/conditions.ts';
+import type { IndexReport } from '../../queue/contract.ts';
 import type { Objection } from './accept.ts';
 import { modelRefOf } from './accept.ts';
 import { everIndexed, neverStarted, type Context } from './context.ts';
@@ -217,15 +218,16 @@ function whatStalls(
   return found === undefined ? undefined : { reason: found.reason, message: found.message };
 }
 
+export function indexedValue({ total, shards, invalid }: IndexReport): ConditionValue {
+  const message = `${total} lines in ${shards} shards, ${invalid} of them invalid`;
+  return { status: 'True', reason: 'Indexed', message };
+}
+
 function indexedCondition(context: Context, objection: Objection | undefined): ConditionValues {
   const { snapshot } = context;
   const { job, queue, memory } = snapshot;
   const old = findCondition(job.status?.conditions, 'Indexed');
-  if (queue?.index !== undefined) {
-    const { total, shards, invalid } = queue.index;
-    const message = `${total} lines in ${shards} shards, ${invalid} of them invalid`;
-    return { Indexed: { status: 'True', reason: 'Indexed', message } };
-  }
+  if (queue?.index !== undefined) return { Indexed: indexedValue(queue.index) };
   if (old?.status === 'True') return {};
   const problem = memory.problem?.problem;
   if (problem?.task === 'index') {
