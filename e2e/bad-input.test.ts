@@ -1,7 +1,7 @@
 /** Bad input: each kind gets a clear error, in the condition or in the line's record, and nothing else stops. */
 import { afterAll, describe, expect, test } from '@jest/globals';
 import { gzipSync, zstdCompressSync } from 'node:zlib';
-import { chatLine, chatLines, jsonl, TEST_MODEL } from './harness/input.ts';
+import { chatLine, chatLines, jsonl, TEST_MODEL, type LineOptions } from './harness/input.ts';
 import { batchJob, conditionOf, type LiveJob, type Manifest } from './harness/objects.ts';
 import { openScenario, type Scenario, type ScenarioOptions } from './harness/scenario.ts';
 import { until } from './harness/until.ts';
@@ -35,12 +35,11 @@ async function recordsOf(s: Scenario, job: LiveJob, file: 'results' | 'errors'):
 }
 
 describe('a bad line gets its own record', () => {
-  const job = 'lines';
-  const good = (n: number, change = {}): string => chatLine(job, n, change);
   const bytes = (...parts: (string | Buffer)[]): Buffer =>
     Buffer.concat(parts.map((part) => (typeof part === 'string' ? Buffer.from(part) : part)));
 
-  const cases: [what: string, line: Buffer | string, code: string, named: RegExp][] = [
+  type Case = [what: string, line: Buffer | string, code: string, named: RegExp];
+  const casesOf = (job: string, good: (n: number, change?: LineOptions) => string): Case[] => [
     ['is no JSON', '{"custom_id": "x"', 'invalid_json_line', /JSON/],
     ['is null', 'null', 'invalid_json_line', /object/],
     ['is a list', '[1]', 'invalid_json_line', /object/],
@@ -53,7 +52,7 @@ describe('a bad line gets its own record', () => {
       /custom_id/,
     ],
     ['has an empty custom_id', good(1, { customId: '' }), 'invalid_value', /custom_id/],
-    ['has a number as custom_id', good(1).replace(/"lines-1"/, '7'), 'invalid_type', /custom_id/],
+    ['has a number as custom_id', good(1).replace(`"${job}-1"`, '7'), 'invalid_type', /custom_id/],
     ['has a custom_id over 512 bytes', good(1, { customId: 'x'.repeat(513) }), 'invalid_value', /512/],
     ['has a control character in custom_id', good(1, { customId: 'a\u0000b' }), 'invalid_value', /control/],
     ['has no method', good(1).replace('"method":"POST",', ''), 'missing_required_parameter', /method/],
@@ -85,6 +84,9 @@ describe('a bad line gets its own record', () => {
     'named by line and field, and the lines around it run',
     async () => {
       const s = await scenario('bad-lines');
+      const job = s.namespace;
+      const good = (n: number, change: LineOptions = {}): string => chatLine(job, n, change);
+      const cases = casesOf(job, good);
       const parts: Buffer[] = [Buffer.from(`${good(0, { customId: `${job}-first` })}\n`)];
       for (const [index, [, line]] of cases.entries()) {
         parts.push(bytes(line, '\n'), Buffer.from(`${good(100 + index)}\n`));
@@ -358,12 +360,13 @@ describe('the engine', () => {
       const poison = chatLine(s.namespace, 'poison', { customId: 'poison' });
       await s.engineFaults(
         { fault, match: `marker:${s.namespace}_poison` },
+        // Each engine counts for itself, so this line may fail twice.
         { fault, match: `marker:${s.namespace}_7 `, next: 1 },
       );
       const key = await s.putInput('a.jsonl', [...chatLines(s.namespace, 20), poison]);
       await s.createJob({
         keys: [key],
-        spec: { retry: { maxAttempts: 2, initialBackoffSeconds: 0, maxBackoffSeconds: 0 } },
+        spec: { retry: { maxAttempts: 3, initialBackoffSeconds: 0, maxBackoffSeconds: 0 } },
       });
       const ended = await s.untilEnded(120);
       expect(ended.status?.counts).toMatchObject({ completed: 20, failed: 1 });

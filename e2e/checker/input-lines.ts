@@ -43,7 +43,8 @@ export function inputLines(objects: readonly InputObject[]): InputLine[] {
       start = end + 1;
       if (text !== undefined && /^[\t\r ]*$/.test(text)) continue;
       const customId = text === undefined ? undefined : customIdOf(text);
-      const duplicate = customId !== undefined && seen.has(customId);
+      // An empty one is refused for being empty, each time.
+      const duplicate = customId !== undefined && customId !== '' && seen.has(customId);
       if (customId !== undefined) seen.add(customId);
       const marker = text === undefined ? undefined : markersIn(text)[0];
       lines.push({ ordinal: lines.length, key, line, customId, duplicate, marker });
@@ -67,7 +68,7 @@ function customIdOf(text: string): string | undefined {
     const value: unknown = JSON.parse(text);
     if (typeof value !== 'object' || value === null || Array.isArray(value)) return undefined;
     const id: unknown = (value as Record<string, unknown>)['custom_id'];
-    return typeof id === 'string' && id !== '' ? id : undefined;
+    return typeof id === 'string' ? id : undefined;
   } catch {
     return undefined;
   }
