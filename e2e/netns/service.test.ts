@@ -139,16 +139,19 @@ suite(title, () => {
     2 * MINUTES,
   );
 
-  test(
-    'sends nothing new to a terminating endpoint, and lets what runs there finish',
-    async () => {
+  test.each([
+    ['a terminating endpoint', false],
+    ['one that is called ready to its end (publishNotReadyAddresses)', true],
+  ])(
+    'sends nothing new to %s, and lets what runs there finish',
+    async (_, ready) => {
       const { s, service } = await scenario('terminating');
       await service.put();
       await service.putReplica(0);
       await service.putReplica(1);
       const key = await startJob(s, 240, 2_000);
       await untilCalls(s, service, 1, 'all its places taken', (calls) => running(calls) === PLACES);
-      await service.putReplica(1, { ready: false, serving: true, terminating: true });
+      await service.putReplica(1, { ready, serving: true, terminating: true });
       await service.untilDeployment('has one ready replica', ({ readyReplicas }) => readyReplicas === 1);
       const last = await untilCalls(s, service, 1, 'finished what it had', (calls) => running(calls) === 0);
 
@@ -190,6 +193,26 @@ suite(title, () => {
       const attempts = new Map<string | undefined, number>();
       for (const { marker } of s.calls()) attempts.set(marker, (attempts.get(marker) ?? 0) + 1);
       expect(Math.max(...attempts.values())).toBeLessThanOrEqual(2);
+    },
+    2 * MINUTES,
+  );
+
+  test(
+    'runs the lines of a replica elsewhere that is listed no more, though it still answers',
+    async () => {
+      const { s, service } = await scenario('unlisted');
+      await service.put();
+      await service.putReplica(0);
+      await service.putReplica(1);
+      const key = await startJob(s, 240, 1_000);
+      await untilCalls(s, service, 1, 'all its places taken', (calls) => running(calls) === PLACES);
+      await service.removeReplica(1);
+      await service.untilDeployment('has one replica', ({ replicas }) => replicas === 1);
+      const last = await untilCalls(s, service, 1, 'nothing to do', (calls) => running(calls) === 0);
+      const before = service.calls(0).length;
+      await untilCalls(s, service, 0, 'more work', (calls) => calls.length >= before + 2 * PLACES);
+      expect(service.calls(1)).toHaveLength(last.length);
+      await expectComplete(s, key, 240, ended(last, 'aborted'));
     },
     2 * MINUTES,
   );
