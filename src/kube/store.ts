@@ -11,6 +11,7 @@ export class ObjectStore<T extends KubeObject> implements Store<T> {
   /** index → value → key → object. */
   readonly #indexes = new Map<string, Map<string, Map<string, T>>>();
   #listed: readonly T[] | undefined;
+  readonly #texts = new SharedTexts();
 
   readonly #onIndexerError: (index: string, object: T, error: unknown) => void;
 
@@ -54,19 +55,19 @@ export class ObjectStore<T extends KubeObject> implements Store<T> {
     const old = this.#objects.get(key);
     if (old !== undefined && old.metadata.uid !== object.metadata.uid) {
       this.#remove(key, old);
-      this.#insert(key, freeze(object));
+      this.#insert(key, freeze(object, this.#texts));
       return [
         { type: 'Deleted', object: old },
         { type: 'Added', object },
       ];
     }
     if (old === undefined) {
-      this.#insert(key, freeze(object));
+      this.#insert(key, freeze(object, this.#texts));
       return [{ type: 'Added', object }];
     }
     if (old.metadata.resourceVersion === object.metadata.resourceVersion) return [];
     this.#remove(key, old);
-    this.#insert(key, freeze(object));
+    this.#insert(key, freeze(object, this.#texts));
     return [{ type: 'Updated', object, old }];
   }
 
@@ -76,7 +77,7 @@ export class ObjectStore<T extends KubeObject> implements Store<T> {
     const old = this.#objects.get(key);
     if (old === undefined || old.metadata.uid !== object.metadata.uid) return [];
     this.#remove(key, old);
-    return [{ type: 'Deleted', object: freeze(object) }];
+    return [{ type: 'Deleted', object: freeze(object, this.#texts) }];
   }
 
   /** Takes in a whole list; what is not in it is gone. Ends are told before beginnings. */
@@ -131,14 +132,40 @@ export class ObjectStore<T extends KubeObject> implements Store<T> {
  * Without managedFields (often half of an object, and read by nobody here) and frozen to the bottom: everyone shares
  * these objects.
  */
-function freeze<T extends KubeObject>(object: T): T {
-  delete (object.metadata as { managedFields?: unknown }).managedFields;
-  deepFreeze(object);
+function freeze<T extends KubeObject>(object: T, texts: SharedTexts): T {
+  if (Object.isFrozen(object)) return object;
+  // A copy: after a deletion V8 would keep the rest as a hash table, several times the size.
+  const { managedFields: _, ...metadata } = object.metadata as T['metadata'] & { managedFields?: unknown };
+  object.metadata = metadata as T['metadata'];
+  deepFreeze(metadata);
+  deepFreeze(object, texts);
   return object;
 }
 
-function deepFreeze(value: unknown): void {
+/** Names in metadata differ from object to object; of the other texts most are the same in thousands of them. */
+function deepFreeze(value: unknown, texts?: SharedTexts): void {
   if (typeof value !== 'object' || value === null || Object.isFrozen(value)) return;
+  const fields = value as Record<string, unknown>;
+  for (const [name, child] of Object.entries(fields)) {
+    if (typeof child !== 'string') deepFreeze(child, texts);
+    else if (texts !== undefined) fields[name] = texts.share(child);
+  }
   Object.freeze(value);
-  for (const child of Object.values(value)) deepFreeze(child);
+}
+
+/** Beyond these bounds a text is hardly one of a few; the pool starts anew when it is full, so that it stays small. */
+const [LONGEST_SHARED, TEXTS_KEPT] = [128, 4_096];
+
+/** One copy of each text that was seen lately, instead of one for each object. */
+class SharedTexts {
+  readonly #texts = new Map<string, string>();
+
+  share(text: string): string {
+    if (text.length > LONGEST_SHARED) return text;
+    const known = this.#texts.get(text);
+    if (known !== undefined) return known;
+    if (this.#texts.size >= TEXTS_KEPT) this.#texts.clear();
+    this.#texts.set(text, text);
+    return text;
+  }
 }
