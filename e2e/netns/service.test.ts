@@ -309,11 +309,15 @@ suite(title.replace('over a Service', 'without the flag for loopback'), () => {
   });
 
   test.each([
-    ['loopback', 'http://127.0.0.1:8000', /127\.0\.0\.1 is this machine itself/],
-    ['loopback, written as one number', 'http://2130706433:8000', /127\.0\.0\.1 is this machine itself/],
-    ['link-local', 'http://169.254.169.254', /169\.254\.169\.254 is link-local/],
+    ['a loopback address', 'http://127.0.0.1:8000', /127\.0\.0\.1 is this machine itself/],
+    [
+      'a loopback address written as one number',
+      'http://2130706433:8000',
+      /127\.0\.0\.1 is this machine itself/,
+    ],
+    ['a link-local address', 'http://169.254.169.254', /169\.254\.169\.254 is link-local/],
   ])(
-    'refuses replicas at %s addresses',
+    'refuses a replica at %s',
     async (_, url, message) => {
       const s = await openScenario('refused', { deployment: false });
       open.push(s);
