@@ -129,7 +129,7 @@ export interface FinalReport {
 
 /** Something of the engine keeps work from flowing; expires unless the worker that saw it renews it. */
 export interface Hold {
-  /** Replica address, or `*` for the whole deployment. */
+  /** Replica address, `*` for the whole deployment, or `job:<uid>` for one job (a route that the engine lacks). */
   scope: string;
   reason: string;
   message: string;
@@ -230,6 +230,9 @@ export interface ShardDone {
   recentErrors: RecentError[];
 }
 
+/** Scope of a Hold that concerns one job. */
+export const jobHoldScope = (uid: string): string => `job:${uid}`;
+
 /** The worker's side. */
 export interface WorkerQueue {
   readonly workerId: string;
@@ -238,6 +241,8 @@ export interface WorkerQueue {
   onJobChange(uid: string, listener: (descriptor: JobDescriptor | undefined) => void): () => void;
   /** Deployments in the current plan. */
   plan(queue: QueueId): DeploymentPlan | undefined;
+  /** Addresses of all replicas of the last plan seen. undefined: none was ever seen. */
+  replicas(): ReadonlySet<string> | undefined;
   /** Starts taking control tasks. The handler's rejection is retried with back-off by the queue. */
   serveTasks(handler: (task: Task, signal: AbortSignal) => Promise<void>, concurrency: number): void;
   /** Starts taking shards of every deployment in the plan, at most `hands` open at a time each. Resolving frees the entry. */

@@ -110,6 +110,10 @@ class RedisWorkerQueue implements WorkerQueue {
     return this.#sync.plan(queue);
   }
 
+  replicas(): ReadonlySet<string> | undefined {
+    return this.#sync.replicas();
+  }
+
   holds(queue: QueueId): readonly Hold[] {
     return this.#sync.holds(queue);
   }

@@ -70,6 +70,13 @@ export class WorkerSync {
     return this.#planValidUntil === -Infinity ? undefined : new Set(this.#plans.keys());
   }
 
+  /** Addresses of the last plan seen, also when it has run out. undefined: none was ever seen. */
+  replicas(): ReadonlySet<string> | undefined {
+    if (this.#planValidUntil === -Infinity) return undefined;
+    const plans = [...this.#plans.values()];
+    return new Set(plans.flatMap(({ replicas }) => replicas.map(({ address }) => address)));
+  }
+
   holds(queue: QueueId): readonly Hold[] {
     const held = this.#holds.get(queue);
     if (held === undefined) return NO_HOLDS;

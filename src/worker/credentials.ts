@@ -73,6 +73,12 @@ export class Credentials {
     return required(decode(secret.data), 'api-key', reference);
   }
 
+  /** The engine refused its key: the Secret is read again, and nothing else. */
+  engineKeyRefused({ authSecretRef }: JobDescriptor): void {
+    if (authSecretRef !== undefined)
+      this.#cache.delete(`${SECRETS.plural} ${authSecretRef.namespace}/${authSecretRef.name}`);
+  }
+
   /** Forgets what was read for this job: the store or the engine refused it. */
   refused(descriptor: JobDescriptor): void {
     const namespaces = [descriptor.namespace, descriptor.authSecretRef?.namespace];
@@ -158,6 +164,7 @@ export class Credentials {
     if (cached !== undefined && now - cached.readAt < this.#deps.settings.credentialsMaxAgeMilliseconds) {
       return cached.value;
     }
+    this.#forgetOld(now);
     const value = this.#fetch(resource, namespace, name);
     this.#cache.set(key, { readAt: now, value });
     try {
@@ -170,6 +177,13 @@ export class Credentials {
       throw error;
     }
     return value;
+  }
+
+  /** Secrets of jobs that are over do not stay in memory for ever. */
+  #forgetOld(now: number): void {
+    for (const [key, { readAt }] of this.#cache) {
+      if (now - readAt >= this.#deps.settings.credentialsMaxAgeMilliseconds) this.#cache.delete(key);
+    }
   }
 
   #remember(key: string, value: WithData): void {

@@ -5,7 +5,13 @@
  */
 import type { EngineClient, EngineOutcome } from '../engine/contract.ts';
 import type { Clock, Logger } from '../observability/contract.ts';
-import type { Hold, JobDescriptor, QueueId, WorkerQueue } from '../queue/contract.ts';
+import {
+  type Hold,
+  type JobDescriptor,
+  jobHoldScope,
+  type QueueId,
+  type WorkerQueue,
+} from '../queue/contract.ts';
 
 export type HoldOutcome = Extract<EngineOutcome, { kind: 'hold' }>;
 
@@ -27,8 +33,6 @@ export interface HoldDependencies {
   /** Called when something opened. */
   onOpen: () => void;
 }
-
-export const jobScope = (uid: string): string => `job:${uid}`;
 
 interface OwnHold {
   queue: QueueId;
@@ -57,7 +61,7 @@ export class Holds {
   }
 
   isJobHeld(queue: QueueId, uid: string): boolean {
-    return this.#has(queue, jobScope(uid));
+    return this.#has(queue, jobHoldScope(uid));
   }
 
   /** Closes what the outcome names. A hold that exists already keeps its back-off. */
@@ -171,6 +175,6 @@ const keyOf = (queue: QueueId, scope: string): string => `${queue} ${scope}`;
 
 function scopeOf(descriptor: JobDescriptor, address: string, outcome: HoldOutcome): string {
   // A route that the engine lacks concerns the jobs that use it, not the deployment's other jobs.
-  if (outcome.reason === 'RouteNotFound') return jobScope(descriptor.uid);
+  if (outcome.reason === 'RouteNotFound') return jobHoldScope(descriptor.uid);
   return outcome.scope === 'Replica' ? address : '*';
 }

@@ -18,6 +18,8 @@ export interface WorkerSettings {
   maxProbeMilliseconds: number;
   /** A hold that its worker no longer renews is forgotten after this. */
   holdValidMilliseconds: number;
+  /** How often connections to replicas that left the plan are let go. */
+  retainMilliseconds: number;
   /** Secrets are read again when their copy is older. */
   credentialsMaxAgeMilliseconds: number;
   /** First pause before a store call that failed is tried again; doubles up to `maxStoreRetryMilliseconds`. */
@@ -49,6 +51,7 @@ export const defaultWorkerSettings = (spillDirectory: string): WorkerSettings =>
   initialProbeMilliseconds: 1_000,
   maxProbeMilliseconds: 30_000,
   holdValidMilliseconds: 15_000,
+  retainMilliseconds: 10_000,
   credentialsMaxAgeMilliseconds: 60_000,
   initialStoreRetryMilliseconds: 500,
   maxStoreRetryMilliseconds: 15_000,

@@ -29,6 +29,8 @@ export interface TaskDependencies {
   access: Pick<StoreAccess, 'once'>;
   index: IndexDependencies;
   publishing: PublishTasks;
+  /** This worker stops: an index pass, which may take hours, is left to another one at once; short tasks end. */
+  draining: AbortSignal;
   clock: Clock;
   logger: Logger;
   failPoint: FailPoint;
@@ -46,8 +48,11 @@ export async function runTask(deps: TaskDependencies, task: Task, signal: AbortS
     task: task.kind,
   });
   const stop = new AbortController();
-  const onStop = (): void => stop.abort(signal.reason);
-  signal.addEventListener('abort', onStop, { once: true });
+  /** The entry stays in the queue, for whoever takes it next. */
+  const leaving = task.kind === 'index' ? AbortSignal.any([signal, deps.draining]) : signal;
+  const onStop = (): void => stop.abort(leaving.reason);
+  leaving.addEventListener('abort', onStop, { once: true });
+  if (leaving.aborted) onStop();
   const unsubscribe = deps.queue.onJobChange(task.uid, (changed) => {
     if (changed !== undefined && isObsolete(task, changed))
       stop.abort(new Error(`the job is to ${changed.run}`));
@@ -67,7 +72,9 @@ export async function runTask(deps: TaskDependencies, task: Task, signal: AbortS
     await deps.queue.report(task.uid, report);
     await deps.failPoint(`worker.${task.kind}.reported`);
   } catch (error) {
-    if (stop.signal.aborted && !signal.aborted) return;
+    // No problem of the job: this worker, or its hold on the entry, is over.
+    if (leaving.aborted) throw error;
+    if (stop.signal.aborted) return;
     const { reason, message, retryable } = problemOf(error);
     logger.warn('task not done', { reason, retryable, error });
     await deps.queue.report(task.uid, {
@@ -76,7 +83,7 @@ export async function runTask(deps: TaskDependencies, task: Task, signal: AbortS
     if (retryable) throw error;
   } finally {
     unsubscribe();
-    signal.removeEventListener('abort', onStop);
+    leaving.removeEventListener('abort', onStop);
   }
 }
 

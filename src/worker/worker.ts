@@ -72,7 +72,10 @@ export async function startWorker(deps: WorkerDependencies): Promise<Worker> {
   const holds: Holds = new Holds({
     queue,
     engine,
-    apiKey: (descriptor) => credentials.engineKey(descriptor),
+    apiKey: (descriptor) => {
+      credentials.engineKeyRefused(descriptor);
+      return credentials.engineKey(descriptor);
+    },
     clock,
     random,
     logger,
@@ -133,6 +136,7 @@ export async function startWorker(deps: WorkerDependencies): Promise<Worker> {
   const taskDependencies = {
     ...{ queue, access, clock, logger, failPoint },
     publishing: deps.publishing,
+    draining: draining.finish.signal,
     index: { claim: deps.claim, logger, failPoint, settings },
   };
   queue.serveShards(
@@ -143,11 +147,16 @@ export async function startWorker(deps: WorkerDependencies): Promise<Worker> {
     (task, signal) => timed(task.kind, () => runTask(taskDependencies, task, signal)),
     settings.taskConcurrency,
   );
+  const retain = setInterval(() => {
+    const replicas = queue.replicas();
+    if (replicas !== undefined) engine.retain(replicas);
+  }, settings.retainMilliseconds);
   logger.info('worker started', { worker: queue.workerId, hands: settings.hands });
 
   return {
     async stop() {
       const grace = settings.graceMilliseconds;
+      clearInterval(retain);
       draining.finish.abort();
       const timer = setTimeout(() => draining.abort.abort(), grace * FINISH_PART);
       await queue.close(grace);

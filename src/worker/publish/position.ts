@@ -2,6 +2,7 @@
  * How far the published files reach. A file's own metadata is the only record of it: it changes in the same atomic
  * step as the bytes, so it cannot be behind or ahead of them, whatever crashes.
  */
+import { setTimeout as pause } from 'node:timers/promises';
 import { crc32Text } from '../../batch/crc.ts';
 import { FORMAT_VERSION, noOutcomes, OUTCOMES, type OutcomeCounts } from '../../batch/model.ts';
 import type { ObjectInfo } from '../../storage/contract.ts';
@@ -40,14 +41,36 @@ export interface Position {
 export const linesOf = (file: FileName, { completed, failed, expired, cancelled }: OutcomeCounts): number =>
   file === 'results' ? completed : failed + expired + cancelled;
 
-/** @throws PublishError OutputExists, PublishedDamaged */
+/** Together about a second: far longer than it takes a store to replace an object. */
+const [LOOKS, LOOK_AGAIN_MILLISECONDS] = [5, 100];
+
+/**
+ * A store that keeps metadata beside the bytes (versitygw on a file system) can show an object without it, or with
+ * that of the version before, in the moment of a publish. Only what stays so is believed.
+ *
+ * @throws PublishError OutputExists, PublishedDamaged
+ */
 export async function readPublishedFile(
   context: PublishContext,
   file: FileName,
 ): Promise<PublishedFile | undefined> {
-  const { store, layout, jobUID, signal } = context;
-  const info = await headIfThere(store, layout[file], signal);
-  if (info === undefined) return undefined;
+  const { store, layout, signal } = context;
+  for (let look = 1; ; look++) {
+    const info = await headIfThere(store, layout[file], signal);
+    if (info === undefined) return undefined;
+    try {
+      return publishedFileOf(context, file, info);
+    } catch (error) {
+      const namesAnother =
+        info.metadata?.[JOB_UID] !== undefined && info.metadata[JOB_UID] !== context.jobUID;
+      if (namesAnother || look === LOOKS) throw error;
+      await pause(look * LOOK_AGAIN_MILLISECONDS, undefined, { signal });
+    }
+  }
+}
+
+function publishedFileOf(context: PublishContext, file: FileName, info: ObjectInfo): PublishedFile {
+  const { store, layout, jobUID } = context;
   const owner = info.metadata?.[JOB_UID];
   if (owner !== jobUID) {
     const whose = owner === undefined ? 'no job' : `job ${owner}`;

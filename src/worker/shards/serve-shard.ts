@@ -28,7 +28,7 @@ import { RESULT_PART_BYTES, SavedRecordLost, writeShardResult } from './write-re
 export interface ShardDependencies {
   queue: Pick<WorkerQueue, 'workerId' | 'job' | 'onJobChange' | 'shardDone' | 'shardProgress' | 'report'>;
   engine: Pick<EngineClient, 'send'>;
-  credentials: Pick<Credentials, 'engineKey' | 'refused'>;
+  credentials: Pick<Credentials, 'engineKey' | 'engineKeyRefused'>;
   access: StoreAccess;
   index: IndexCache;
   dispatcher: Dispatcher;
@@ -238,7 +238,7 @@ class OpenShard {
           return neverRanRecord(identity, source.inputKey, 'failed', error);
         },
         onHold: (descriptor, address, outcome) => {
-          if (outcome.reason === 'Unauthorized') this.#deps.credentials.refused(descriptor);
+          if (outcome.reason === 'Unauthorized') this.#deps.credentials.engineKeyRefused(descriptor);
           counters.retry(outcome.reason);
           holds.raise(descriptor, address, outcome);
         },
