@@ -96,6 +96,7 @@ try {
   stops.push(() => operator.stop());
 
   const writes = async (): Promise<Map<string, number>> => writesOf(await apiServerMetrics(kube.request));
+  while ((await jobStates(operator.httpUrl))['Queued'] !== live) await delay(1_000);
   const settleSeconds = await untilQuiet(writes);
   const states = await jobStates(operator.httpUrl);
 

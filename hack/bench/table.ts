@@ -7,6 +7,7 @@
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
+import { format, resolveConfig } from 'prettier';
 import { REPOSITORY } from '../stack/paths.ts';
 import { RESULTS, type Result } from './lib/result.ts';
 
@@ -44,7 +45,8 @@ if (values.write) {
   const page = readFileSync(PAGE, 'utf8');
   const [head, tail] = [page.indexOf(BEGIN), page.indexOf(END)];
   if (head < 0 || tail < head) throw new Error(`${PAGE} has no "${BEGIN}" before a "${END}"`);
-  writeFileSync(PAGE, `${page.slice(0, head)}${BEGIN}\n\n${text}\n\n${page.slice(tail)}`);
+  const filled = `${page.slice(0, head)}${BEGIN}\n\n${text}\n\n${page.slice(tail)}`;
+  writeFileSync(PAGE, await format(filled, { ...(await resolveConfig(PAGE)), parser: 'markdown' }));
 } else {
   console.log(text);
 }
