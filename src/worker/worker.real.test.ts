@@ -504,6 +504,63 @@ describe('worker', () => {
     expect(sent.size).toBe(250);
   }, 30_000);
 
+  test('a line that kills its engine ends, also when its shard is given back while the engine restarts', async () => {
+    descriptor = {
+      ...descriptor,
+      retry: { maxAttempts: 3, initialBackoffSeconds: 0.01, maxBackoffSeconds: 0.02 },
+    };
+    await put(lines(1));
+    await addWorker({ idleHandBackMilliseconds: 100 });
+    await index();
+    let down = false;
+    engine.answer = () => {
+      if (down) {
+        return {
+          ...{ kind: 'hold', scope: 'Replica', reason: 'ConnectionRefused' },
+          ...{ status: undefined, message: 'refused' },
+        };
+      }
+      down = true;
+      engine.reachable = false;
+      return { kind: 'fault', status: undefined, reason: 'ConnectionLost', message: 'closed' };
+    };
+    for (let deaths = 1; deaths <= 3; deaths++) {
+      await until(`the engine died ${deaths} times`, async () => {
+        await feed(1);
+        return down;
+      });
+      if (deaths < 3) {
+        await until('the shard is given back', async () => {
+          let checkpoints = 0;
+          for await (const _ of store.list(layout().checkpoints(0))) checkpoints += 1;
+          return checkpoints === deaths;
+        });
+      }
+      down = false;
+      engine.reachable = true;
+    }
+    await done(1);
+    const final = await finish({ kind: 'Complete' });
+    expect(final.counts).toMatchObject({ completed: 0, failed: 1 });
+  }, 60_000);
+
+  test('a shard that waits for memory is given back at once when its job is suspended', async () => {
+    await put(lines(500));
+    await addWorker({ maxBufferedBytes: 1_000 });
+    await index();
+    engine.answer = hang;
+    await feed(2);
+    await until('the first shard is at work', () => Promise.resolve(engine.inFlight === 8));
+    await update({ run: 'Suspend' });
+    expect(engine.inFlight).toBe(8);
+    engine.answer = echo;
+    await update({ run: 'Stop' });
+    await until('nothing is in flight', () => Promise.resolve(engine.inFlight === 0));
+    await update({ run: 'Run' });
+    await done(2);
+    expect(new Set(engine.calls).size).toBe(500);
+  }, 60_000);
+
   const badInput: [string, () => Promise<void>, Partial<NonNullable<JobState['problem']>>][] = [
     ['no such key', () => Promise.resolve(), { reason: 'NoSuchKey', retryable: true }],
     ['no line at all', async () => void (await put('\n \n')), { reason: 'EmptyInput', retryable: false }],

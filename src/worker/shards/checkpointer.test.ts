@@ -126,6 +126,14 @@ describe('checkpointer', () => {
     expect(writes).toEqual([]);
   });
 
+  test('a full memory is reason enough to write', async () => {
+    budget.charge(1_000);
+    add(0);
+    (await next()).succeed();
+    await checkpointer.settle();
+    expect(ordinals(saved)).toEqual([0]);
+  });
+
   test('a saved record says where its bytes lie', async () => {
     add(0, 1);
     const flushed = checkpointer.flush();

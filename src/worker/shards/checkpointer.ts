@@ -17,7 +17,7 @@ export interface CheckpointerDependencies {
   write: (sequence: number, bytes: Uint8Array) => Promise<{ key: string; etag: string }>;
   /** Told of records that left the memory. */
   onSaved: (records: SavedRecord[]) => void;
-  budget: Pick<ByteBudget, 'release'>;
+  budget: Pick<ByteBudget, 'open' | 'release'>;
   failPoint: FailPoint;
   settings: { checkpointIntervalMilliseconds: number; checkpointBytes: number };
   /** A checkpoint that could not be written. */
@@ -51,9 +51,10 @@ export class Checkpointer {
   add(record: LineRecord): void {
     this.#unsaved.push(record);
     this.#unsavedBytes += record.bytes.byteLength;
-    if (this.#unsavedBytes >= this.#deps.settings.checkpointBytes) this.#flushSoon();
-    else
-      this.#timer ??= setTimeout(() => this.#flushSoon(), this.#deps.settings.checkpointIntervalMilliseconds);
+    const { budget, settings } = this.#deps;
+    // With the memory full, nothing more would be sent until the time is up.
+    if (this.#unsavedBytes >= settings.checkpointBytes || !budget.open) this.#flushSoon();
+    else this.#timer ??= setTimeout(() => this.#flushSoon(), settings.checkpointIntervalMilliseconds);
   }
 
   /**
