@@ -35,6 +35,8 @@ const BY_CODE: ReadonlyMap<string, StoreErrorCode> = new Map([
   ['XAdminUserNotFound', 'InvalidCredentials'],
   ['PreconditionFailed', 'PreconditionFailed'],
   ['NoSuchUpload', 'NoSuchUpload'],
+  // versitygw, where an upload is aborted while it is being completed.
+  ['InvalidPart', 'NoSuchUpload'],
   ['EntityTooSmall', 'EntityTooSmall'],
   ['NotImplemented', 'InvalidRequest'],
   ['InvalidObjectState', 'InvalidRequest'],

@@ -213,6 +213,7 @@ describe('answers are not repeated', () => {
     [404, 'NoSuchBucket', 'NoSuchBucket'],
     [404, 'NoSuchKey', 'NoSuchKey'],
     [404, 'NoSuchUpload', 'NoSuchUpload'],
+    [400, 'InvalidPart', 'NoSuchUpload'],
     [400, 'EntityTooSmall', 'EntityTooSmall'],
     [501, 'NotImplemented', 'InvalidRequest'],
     [301, 'PermanentRedirect', 'InvalidRequest'],

@@ -40,7 +40,7 @@ describe('a published file, looked at while it is replaced', () => {
   ];
 
   test.each(torn)(
-    '%s: is looked at again (a job of 25,000 lines failed with OutputExists)',
+    '%s: is looked at again',
     async (_, seen) => {
       const { context, looks } = contextWith(seen, whole);
       expect(await readPublishedFile(context, 'results')).toEqual(file);
