@@ -22,7 +22,12 @@ export interface JobSettings {
   unavailableShownMilliseconds: number;
   /** A job that gets no line done for this long while all places are taken is Throttled. */
   throttledAfterMilliseconds: number;
-  /** What workers get, after a stop, to check in the lines that they have finished, before the rest is decided. */
+  /** A shard held for longer than this has lines in flight: workers give back one that gets no place sooner. */
+  provenPlacesMilliseconds: number;
+  /**
+   * What workers get at most, after a stop, to check in the lines that they have finished, before the rest is decided;
+   * less when no worker holds a shard of the job any more.
+   */
   stopGraceMilliseconds: number;
   /** How long an ended job whose input was never indexed waits for workers to find out what can be recorded. */
   unindexedEndMilliseconds: number;
@@ -75,7 +80,8 @@ export const defaultOperatorSettings: OperatorSettings = {
     problemShownMilliseconds: 30_000,
     unavailableShownMilliseconds: 10_000,
     throttledAfterMilliseconds: 30_000,
-    stopGraceMilliseconds: 2_000,
+    provenPlacesMilliseconds: 8_000,
+    stopGraceMilliseconds: 10_000,
     unindexedEndMilliseconds: 60_000,
     deletionMilliseconds: 30_000,
     lateDeletionMilliseconds: 10_000,

@@ -179,10 +179,11 @@ export function startTerm(options: TermOptions): Term {
     metrics.redisUp.set(queue.healthy() ? 1 : 0);
     jobReconciler.countFed();
     countStates();
-    const hadWorkers = board.liveWorkers;
+    const { liveWorkers: hadWorkers, grantsPaused: wasPaused } = board;
     await board.refresh();
     if (ended) return;
-    if ((hadWorkers === 0) !== (board.liveWorkers === 0)) allLiveJobs();
+    const workersCameOrWent = (hadWorkers === 0) !== (board.liveWorkers === 0);
+    if (workersCameOrWent || wasPaused !== board.grantsPaused) allLiveJobs();
     noticeAvailability();
     showReplicas();
     if (differs(board.plan(), board.capacity)) plan.lost();

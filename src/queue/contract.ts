@@ -155,6 +155,9 @@ export interface JobState {
   final: FinalReport | undefined;
   cleaned: boolean;
   problem: Problem | undefined;
+  /** Shards that workers hold now, and for how long the oldest of them has been held. */
+  openShards: number;
+  openForMilliseconds: number;
 }
 
 /** A replica as the plan names it. The cap counts requests in flight of all of Tidegate on this address. */
@@ -197,6 +200,8 @@ export interface OperatorQueue {
   readCapacity(addresses: readonly string[]): Promise<Capacity[]>;
   readHolds(queue: QueueId): Promise<Hold[]>;
   liveWorkers(): Promise<number>;
+  /** Whether workers only register the places they hold: Redis came back empty less than one lease time ago. */
+  grantsPaused(): Promise<boolean>;
   /** Wakes on every report of a worker; uid, or undefined for changes of holds and workers. */
   onEvent(listener: (uid: string | undefined) => void): () => void;
   /** True while Redis answers. */

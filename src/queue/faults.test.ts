@@ -296,6 +296,7 @@ describe('Redis is lost', () => {
       ['readCapacity', () => leader.readCapacity([ADDRESS])],
       ['readHolds', () => leader.readHolds(QUEUE)],
       ['liveWorkers', () => leader.liveWorkers()],
+      ['grantsPaused', () => leader.grantsPaused()],
       ['job', () => w.job('u1')],
       ['shardDone', () => w.shardDone('u1', 1, shardDone(1))],
       ['isShardDone', () => w.isShardDone('u1', 1)],

@@ -171,6 +171,38 @@ return 1`,
 );
 
 /**
+ * KEYS job, held, changes, change counter. ARGV uid, events channel, worker, valid milliseconds, then shards. Says that
+ * the worker holds them, or still does; the first of a job wakes the operator.
+ */
+export const holdShards = script(
+  'holdShards',
+  `${CHANGED}${NOW}
+if redis.call('HEXISTS', KEYS[1], 'descriptor') == 0 then return -1 end
+local now = clock()
+local first = redis.call('EXISTS', KEYS[2]) == 0
+local function whole(number) return string.format('%.0f', number) end
+for i = 5, #ARGV do
+  local field = ARGV[3] .. ':' .. ARGV[i]
+  local stored = redis.call('HGET', KEYS[2], field)
+  local since = stored and string.match(stored, '^%d+') or whole(now)
+  redis.call('HSET', KEYS[2], field, since .. '|' .. whole(now + tonumber(ARGV[4])))
+end
+redis.call('PEXPIRE', KEYS[2], ARGV[4])
+if first then changed(KEYS[3], KEYS[4], ARGV[1], ARGV[2]) end
+return 1`,
+);
+
+/** KEYS job, held, changes, change counter. ARGV uid, events channel, worker, shard. The last of a job wakes the operator. */
+export const releaseShard = script(
+  'releaseShard',
+  `${CHANGED}
+if redis.call('HDEL', KEYS[2], ARGV[3] .. ':' .. ARGV[4]) == 0 then return 0 end
+if redis.call('EXISTS', KEYS[1], KEYS[2]) == 1 then changed(KEYS[3], KEYS[4], ARGV[1], ARGV[2]) end
+return 1`,
+  true,
+);
+
+/**
  * KEYS job, changes, change counter. ARGV uid, events channel, report, JSON, number. `number` is the count of shards for
  * index and published, and whether shards are missing for final. Returns 0 for a report that came too late.
  */

@@ -16,6 +16,9 @@ export interface StoredJob {
   done: Uint8Array | null;
   open: readonly string[];
   recent: readonly string[];
+  held: readonly string[];
+  /** Epoch milliseconds of the server. */
+  now: number;
 }
 
 /** A field that cannot be read counts as lost: it is rebuilt like everything else here. */
@@ -35,6 +38,7 @@ export function jobStateOf(stored: StoredJob): JobState {
   const usage = noUsage();
   addCounts(counts, usage, COUNT_FIELDS.map(number));
   for (const live of stored.open) addCounts(counts, usage, live.split(',').map(Number));
+  const open = stored.held.map(heldOf).filter(({ expiry }) => expiry > stored.now);
   return {
     descriptor: parsed<JobDescriptor>(fields['descriptor']),
     index: parsed<IndexReport>(fields['index']),
@@ -51,7 +55,14 @@ export function jobStateOf(stored: StoredJob): JobState {
     final: parsed<FinalReport>(fields['final']),
     cleaned: fields['cleaned'] !== undefined,
     problem: parsed<Problem>(fields['problem']),
+    openShards: open.length,
+    openForMilliseconds: Math.max(0, ...open.map(({ since }) => stored.now - since)),
   };
+}
+
+function heldOf(stored: string): { since: number; expiry: number } {
+  const [since = 0, expiry = 0] = stored.split('|').map(Number);
+  return { since, expiry };
 }
 
 /** The arguments of the script shardsDone for one shard. */

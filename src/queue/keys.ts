@@ -32,6 +32,8 @@ export interface Keys {
   readonly counted: (uid: string) => string;
   /** Hash: open shard → live counts. */
   readonly open: (uid: string) => string;
+  /** Hash: `<worker>:<shard>` → `<since>|<expiry>` of each shard that a worker holds. */
+  readonly held: (uid: string) => string;
   /** List: the last errors of done shards. */
   readonly recent: (uid: string) => string;
   /** Set: shards that were fed and have not ended. */
@@ -59,6 +61,7 @@ export function keysUnder(prefix: string): Keys {
     done: (uid) => `${job(uid)}:done`,
     counted: (uid) => `${job(uid)}:counted`,
     open: (uid) => `${job(uid)}:open`,
+    held: (uid) => `${job(uid)}:held`,
     recent: (uid) => `${job(uid)}:recent`,
     fed: (uid) => `${job(uid)}:fed`,
     addressPool: (address) => `${root}:pool:address:${address}`,

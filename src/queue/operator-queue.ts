@@ -106,7 +106,16 @@ class RedisOperatorQueue implements OperatorQueue, QueueDepths {
         this.#withQueue(TASK_QUEUES[kind], (tasks) => tasks.remove(taskEntryId(kind, uid))),
       ),
     );
-    const all = [keys.job, keys.done, keys.counted, keys.open, keys.recent, keys.fed, keys.jobPool];
+    const all = [
+      keys.job,
+      keys.done,
+      keys.counted,
+      keys.open,
+      keys.recent,
+      keys.held,
+      keys.fed,
+      keys.jobPool,
+    ];
     await this.#fenced(
       jobScripts.removeJob,
       [keys.fence, keys.changes, ...all.map((key) => key(uid))],
@@ -124,9 +133,11 @@ class RedisOperatorQueue implements OperatorQueue, QueueDepths {
         .getBuffer(keys.done(uid))
         .hvals(keys.open(uid))
         .lrange(keys.recent(uid), 0, -1)
+        .hvals(keys.held(uid))
+        .time()
         .exec(),
     );
-    const [fields, done, open, recent] = (replies ?? []).map(([error, value]) => {
+    const [fields, done, open, recent, held, time] = (replies ?? []).map(([error, value]) => {
       if (error !== null) throw error;
       return value;
     });
@@ -135,6 +146,8 @@ class RedisOperatorQueue implements OperatorQueue, QueueDepths {
       done: done as Buffer | null,
       open: open as string[],
       recent: recent as string[],
+      held: held as string[],
+      now: epochMilliseconds(time),
     });
   }
 
@@ -269,6 +282,17 @@ class RedisOperatorQueue implements OperatorQueue, QueueDepths {
     return Number(await this.#link.run(jobScripts.countWorkers, [this.#keys.workers], []));
   }
 
+  async grantsPaused(): Promise<boolean> {
+    const replies = await this.#link.call((client) =>
+      client.multi().hget(this.#keys.plan, 'grantAfter').time().exec(),
+    );
+    const [grantAfter, time] = (replies ?? []).map(([error, value]) => {
+      if (error !== null) throw error;
+      return value;
+    });
+    return typeof grantAfter !== 'string' || epochMilliseconds(time) < Number(grantAfter);
+  }
+
   async readDepths(queues: readonly QueueId[]): Promise<QueueDepth[]> {
     const names: [string, string][] = [
       ['index', TASK_QUEUES.index],
@@ -365,6 +389,12 @@ class RedisOperatorQueue implements OperatorQueue, QueueDepths {
   async #keepFewEvents(queue: Queue): Promise<void> {
     await this.#link.client.hset(queue.toKey('meta'), 'opts.maxLenEvents', EVENTS_KEPT);
   }
+}
+
+/** Of the answer to TIME: seconds and microseconds. */
+function epochMilliseconds(time: unknown): number {
+  const [seconds = 0, microseconds = 0] = (time as (string | number)[]).map(Number);
+  return seconds * 1_000 + Math.floor(microseconds / 1_000);
 }
 
 /** Caps by address. Deployments that share an engine should agree; where they do not, the lower one protects it. */

@@ -55,6 +55,64 @@ function worker(workerId = 'w1'): WorkerQueue {
 }
 const plan = (cap: number) => [{ queue: QUEUE, replicas: [{ address: 'http://e1', cap }] }];
 
+describe('late calls of a leader that was replaced', () => {
+  /** Those without a fence: what they add is checked again by whoever takes it. */
+  const late = async (old: OperatorQueue): Promise<void> => {
+    await old.withdrawShards(QUEUE, 'u1');
+    await old.feedShards(QUEUE, 'u1', [0, 1, 2], 1);
+    for (const kind of ['index', 'publish'] as const) await old.queueTask({ kind, uid: 'u1' });
+    await old.queueTask({ kind: 'cleanup', uid: 'u1', publishFirst: false });
+  };
+
+  test('raise no ghost of a job that is gone', async () => {
+    const old = operator();
+    const leader = operatorAgain();
+    const w = worker();
+    const ran: unknown[] = [];
+    await old.putPlan(plan(1), 60_000, FIRST);
+    await old.putJob(descriptor('u1'), FIRST);
+    await old.feedShards(QUEUE, 'u1', [0, 1], 1);
+    await leader.removeJob('u1', QUEUE, NEXT);
+    await late(old);
+    w.serveTasks(async (task) => void ran.push(task), 2);
+    w.serveShards(async (shard) => void ran.push(shard), 2);
+    await leader.putJob(descriptor('u2'), NEXT);
+    await leader.putPlan(plan(1), 60_000, NEXT);
+    await leader.queueTask({ kind: 'index', uid: 'u2' });
+    await leader.feedShards(QUEUE, 'u2', [0], 1);
+    await until('the live job runs', () => ran.length === 2);
+    expect(ran).toEqual(
+      expect.arrayContaining([
+        { kind: 'index', uid: 'u2' },
+        { uid: 'u2', shard: 0 },
+      ]),
+    );
+    const keys = await raw.keys(`{t${prefix}}:*u1*`);
+    expect(keys).toEqual([]);
+  });
+
+  test('cost a live job no shard: the next feeding brings back what they took out, and adds nothing twice', async () => {
+    const old = operator();
+    const leader = operatorAgain();
+    const w = worker();
+    await leader.putPlan(plan(1), 60_000, NEXT);
+    await leader.putJob(descriptor('u1'), NEXT);
+    await leader.feedShards(QUEUE, 'u1', [0, 1, 2, 3], 1);
+    await old.withdrawShards(QUEUE, 'u1');
+    await old.feedShards(QUEUE, 'u1', [2, 3], 1);
+    await leader.feedShards(QUEUE, 'u1', [0, 1, 2, 3], 1);
+    const ran: number[] = [];
+    w.serveShards(async ({ uid, shard }) => {
+      ran.push(shard);
+      await w.shardDone(uid, shard, shardDone(1));
+    }, 1);
+    await until('all are done', async () => (await leader.readJob('u1')).doneShards === 4);
+    expect(ran.toSorted()).toEqual([0, 1, 2, 3]);
+    await expect(old.putJob(descriptor('u1', { run: 'Stop' }), FIRST)).rejects.toThrow(FencedOut);
+    expect((await leader.readJob('u1')).descriptor?.run).toBe('Run');
+  });
+});
+
 describe('state of a job', () => {
   test('an unknown job reads as lost', async () => {
     const state = await operator().readJob('nobody');
@@ -597,6 +655,48 @@ describe('what wakes whom', () => {
     await until('expired for all', async () => (await leader.readHolds(QUEUE)).length === 0);
     await until('worker too', () => w.holds(QUEUE).length === 0);
     await until('operator was woken by the end', () => woken > 0);
+  });
+
+  test('shards are seen while workers hold them, and who waits for the last one is woken', async () => {
+    const leader = operator();
+    const w = worker();
+    const gate = new Gate();
+    w.serveShards(() => gate.opened, 2);
+    await leader.putPlan(plan(1), 60_000, FIRST);
+    await leader.putJob(descriptor('u1'), FIRST);
+    let woken = 0;
+    leader.onEvent((uid) => (woken += uid === 'u1' ? 1 : 0));
+    await leader.feedShards(QUEUE, 'u1', [3, 4], 1);
+    await until('both are held', async () => (await leader.readJob('u1')).openShards === 2);
+    await until('the leader is woken', () => woken > 0);
+    await until('time counts', async () => (await leader.readJob('u1')).openForMilliseconds >= 50);
+    woken = 0;
+    gate.open();
+    await until('none is held', async () => (await leader.readJob('u1')).openShards === 0);
+    await until('the leader is woken again', () => woken > 0);
+    expect((await leader.readJob('u1')).openForMilliseconds).toBe(0);
+  });
+
+  test('what a killed worker held is not held for ever', async () => {
+    const leader = operator();
+    await leader.putJob(descriptor('u1'), FIRST);
+    const now = Date.now();
+    await raw.hset(
+      `{t${prefix}}:job:u1:held`,
+      'dead:1',
+      `${now - 500}|${now - 1}`,
+      'w:2',
+      `${now}|${now + 60_000}`,
+    );
+    expect(await leader.readJob('u1')).toMatchObject({ openShards: 1 });
+  });
+
+  test('places are paused from an empty Redis on for one lease time', async () => {
+    const leader = operator();
+    expect(await leader.grantsPaused()).toBe(true);
+    await leader.putPlan(plan(1), 60_000, FIRST);
+    expect(await leader.grantsPaused()).toBe(true);
+    await until('over', async () => !(await leader.grantsPaused()));
   });
 
   test('workers are counted while they live', async () => {

@@ -57,6 +57,8 @@ class RedisWorkerQueue implements WorkerQueue {
   /** Of deployments that left the plan; their open shards end in their own time. */
   readonly #leaving = new Set<QueueConsumer>();
   readonly #progress = new Map<string, Map<number, string>>();
+  /** Shards whose handler runs, by job. */
+  readonly #held = new Map<string, Set<number>>();
   readonly #progressTimer: NodeJS.Timeout;
   #shards: { handler: (task: ShardTask, signal: AbortSignal) => Promise<void>; hands: number } | undefined;
   #closing: Promise<void> | undefined;
@@ -270,8 +272,46 @@ class RedisWorkerQueue implements WorkerQueue {
   async #handleShard(task: ShardTask, signal: AbortSignal): Promise<void> {
     // The leader writes the descriptor before it feeds: what we read now is not older than this entry.
     this.#sync.watch(task.uid);
-    await this.#sync.refresh().catch(() => undefined);
-    await this.#shards?.handler(task, signal);
+    await this.#hold(task);
+    try {
+      await this.#sync.refresh().catch(() => undefined);
+      await this.#shards?.handler(task, signal);
+    } finally {
+      await this.#release(task);
+    }
+  }
+
+  /** Told before the descriptor is read: an operator that has written Stop and sees nothing held may go on. */
+  async #hold({ uid, shard }: ShardTask): Promise<void> {
+    const held = this.#held.get(uid) ?? new Set();
+    this.#held.set(uid, held.add(shard));
+    await this.#tellHeld(uid, [shard]);
+  }
+
+  async #release({ uid, shard }: ShardTask): Promise<void> {
+    const held = this.#held.get(uid);
+    held?.delete(shard);
+    if (held?.size === 0) this.#held.delete(uid);
+    const { job, held: key, changes, changeCounter, events } = this.#keys;
+    await this.#link
+      .run(
+        jobScripts.releaseShard,
+        [job(uid), key(uid), changes, changeCounter],
+        [uid, events, this.workerId, shard],
+      )
+      .catch(() => undefined);
+  }
+
+  /** Never rejects: what was not told is told with the next renewal. */
+  async #tellHeld(uid: string, shards: readonly number[]): Promise<void> {
+    const { job, held, changes, changeCounter, events } = this.#keys;
+    await this.#link
+      .run(
+        jobScripts.holdShards,
+        [job(uid), held(uid), changes, changeCounter],
+        [uid, events, this.workerId, this.#settings.lockMilliseconds, ...shards],
+      )
+      .catch(() => undefined);
   }
 
   #consume(
@@ -337,6 +377,7 @@ class RedisWorkerQueue implements WorkerQueue {
   /** Never rejects. What cannot be told now is told with the next flush, as it will be then. */
   async #flushProgress(): Promise<void> {
     const keys = this.#keys;
+    for (const [uid, shards] of this.#held) await this.#tellHeld(uid, [...shards]);
     for (const [uid, open] of this.#progress) {
       this.#progress.delete(uid);
       try {

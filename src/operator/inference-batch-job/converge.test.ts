@@ -67,6 +67,7 @@ function reconcile(world: World, crashAfter = Number.POSITIVE_INFINITY): JobPlan
       namespaceLabels: {},
       availability: open,
       liveWorkers: 1,
+      grantsPaused: false,
       fedJobs: 1,
       queue: world.redisUp ? structuredClone(world.redis) : undefined,
       memory: world.memory,

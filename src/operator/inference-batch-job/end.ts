@@ -91,12 +91,16 @@ function finalizePart(
   memory: JobMemory,
 ): Pick<JobPlan, 'tasks' | 'requeueAfterMilliseconds'> {
   // Finished lines of open shards are checked in first; what is not there then counts as unfinished.
-  const inFlight = ending.kind !== 'Complete' && everIndexed(snapshot);
+  const { queue } = snapshot;
+  const stopped = queue?.descriptor?.run === 'Stop' && queue.openShards === 0;
   const stoppedFor = at.monotonic - (memory.stoppedAt ?? at.monotonic);
-  const delayMilliseconds = inFlight ? Math.max(0, settings.stopGraceMilliseconds - stoppedFor) : 0;
+  const left = settings.stopGraceMilliseconds - stoppedFor;
+  if (ending.kind !== 'Complete' && everIndexed(snapshot) && !stopped && left > 0) {
+    return { requeueAfterMilliseconds: left };
+  }
   const uid = snapshot.job.metadata.uid ?? '';
   return {
-    tasks: [{ task: { kind: 'finalize', uid, cause: causeOf(ending) }, delayMilliseconds }],
+    tasks: [{ task: { kind: 'finalize', uid, cause: causeOf(ending) }, delayMilliseconds: 0 }],
     requeueAfterMilliseconds: WATCH_MILLISECONDS,
   };
 }

@@ -61,7 +61,7 @@ const ENGINE_TROUBLE = [
 
 const running: Teller = (before, after) => {
   if (after.state === 'Running' && before?.state === 'Queued') {
-    return { type: 'Normal', reason: 'Running', message: 'The first lines have run' };
+    return { type: 'Normal', reason: 'Running', message: 'The first lines are running' };
   }
   const no = newlyHindered(before, after, 'Running');
   if (no === undefined || !ENGINE_TROUBLE.includes(no.reason) || after.state === 'Finalizing')

@@ -13,7 +13,7 @@ import type { JobMemory, JobSnapshot } from './snapshot.ts';
 export interface JobSources {
   deployments: Store<ModelDeployment>;
   namespaces: Store<KubeObject>;
-  board: Pick<DeploymentBoard, 'availability' | 'liveWorkers'>;
+  board: Pick<DeploymentBoard, 'availability' | 'liveWorkers' | 'grantsPaused'>;
   queue: Pick<OperatorQueue, 'readJob'>;
   logger: Logger;
   random: () => number;
@@ -35,6 +35,7 @@ export async function gather(
     availability:
       deployment === undefined || !involved ? undefined : sources.board.availability(keyOf(deployment)),
     liveWorkers: sources.board.liveWorkers,
+    grantsPaused: sources.board.grantsPaused,
     fedJobs,
     queue: involved ? await readJob(sources, job) : undefined,
     memory,

@@ -34,6 +34,8 @@ const after = (snapshot: JobSnapshot, plan: JobPlan): JobSnapshot => ({
   job: { ...snapshot.job, ...(plan.status === undefined ? {} : { status: plan.status.draft }) },
   memory: { ...plan.memory, ...(plan.status === undefined ? {} : { progressWrittenAt: at().monotonic }) },
 });
+const statusOf = (plan: JobPlan, { job }: JobSnapshot): InferenceBatchJobStatus =>
+  plan.status?.draft ?? job.status ?? {};
 const reasonIn = (status: InferenceBatchJobStatus | undefined, type: JobConditionType) =>
   findCondition(status?.conditions, type)?.reason;
 const kinds = (plan: JobPlan) => (plan.tasks ?? []).map(({ task }) => task.kind);
@@ -294,6 +296,37 @@ describe('the status', () => {
     });
   });
 
+  test.each<[string, number, number, boolean, string]>([
+    ['no shard is held', 0, 0, false, 'Queued'],
+    ['a worker holds a shard and there are free places', 1, 0, false, 'Running'],
+    ['a worker holds a shard, but others have all places', 1, 3_000, true, 'Queued'],
+    ['a shard is held for longer than one without places would be', 1, 60_000, true, 'Running'],
+  ])('before its first line has ended, where %s', (_name, openShards, openFor, full, state) => {
+    const availability = full ? { ...open, inFlight: 128 } : open;
+    const snapshot = running({ availability });
+    const queue = { ...(snapshot.queue ?? emptyQueue()), openShards, openForMilliseconds: openFor };
+    expect(decided({ ...snapshot, queue }).status?.draft.state).toBe(state);
+  });
+
+  test('is not Throttled by long lines of its own', () => {
+    const busy = progressing(10, { availability: { ...open, inFlight: 128 } });
+    const own = {
+      ...busy,
+      queue: { ...(busy.queue ?? emptyQueue()), openShards: 2, openForMilliseconds: 90_000 },
+    };
+    const shown = after(own, decided(own));
+    expect(statusOf(decided(shown, 120), shown).state).toBe('Running');
+  });
+
+  test('says that a Redis that came up empty gives out no places yet', () => {
+    const snapshot = running({ grantsPaused: true });
+    const queue = { ...(snapshot.queue ?? emptyQueue()), openShards: 1 };
+    expect(decided({ ...snapshot, queue }).status?.draft).toMatchObject({
+      state: 'Queued',
+      message: expect.stringContaining('after one lease time'),
+    });
+  });
+
   test('does not tell of a short outage of Redis, and tells of a long one once', () => {
     const first = progressing(10);
     const shown = after(first, decided(first));
@@ -347,13 +380,16 @@ describe('the end', () => {
   });
 
   test('gives workers a moment to check in what they have finished', () => {
-    expect(decided(ending()).tasks).toEqual([
-      {
-        task: { kind: 'finalize', uid: 'uid-1', cause: { kind: 'Cancelled' } },
-        delayMilliseconds: settings.stopGraceMilliseconds,
-      },
-    ]);
-    expect(decided(ending(), 5).tasks?.[0]?.delayMilliseconds).toBe(0);
+    const stopped = { descriptor: knownDescriptor(cancelled, 'Stop'), index: indexReport() };
+    const held = { ...ending(), queue: emptyQueue({ ...stopped, openShards: 2 }) };
+    const finalize = [
+      { task: { kind: 'finalize', uid: 'uid-1', cause: { kind: 'Cancelled' } }, delayMilliseconds: 0 },
+    ];
+    const waits = decided(held);
+    expect(waits.tasks).toBeUndefined();
+    expect(waits.requeueAfterMilliseconds).toBe(settings.stopGraceMilliseconds);
+    expect(decided({ ...held, queue: emptyQueue(stopped) }).tasks).toEqual(finalize);
+    expect(decided(held, settings.stopGraceMilliseconds / 1_000).tasks).toEqual(finalize);
   });
 
   test('is one patch with condition, time, counts and outputs; the event comes with it', () => {

@@ -21,6 +21,8 @@ export interface JobSnapshot {
   availability: Availability | undefined;
   /** undefined while it is not known. */
   liveWorkers: number | undefined;
+  /** Redis came back empty a moment ago and grants no places yet. */
+  grantsPaused: boolean;
   /** Jobs that are being fed now, this one or not: spreads re-feeding. */
   fedJobs: number;
   /** What Redis knows; undefined while Redis does not answer. Any part of it may have been lost. */

@@ -110,8 +110,18 @@ const withoutWorkers: Place = ({ snapshot }) =>
 
 const replicas = (n: number): string => (n === 1 ? '1 replica' : `${n} replicas`);
 
+/** Invalid lines have their records by then; that is not running. */
+const placesPaused: Place = (context) =>
+  context.snapshot.grantsPaused && stateOf(context.snapshot.job.status) !== 'Running'
+    ? waiting(
+        'Queued',
+        'Queued',
+        'Redis has just come up empty: places are given out after one lease time, when workers have said what they still hold',
+      )
+    : undefined;
+
 const notStarted: Place = (context) => {
-  if (hasStarted(context)) return undefined;
+  if (hasStarted(context) || hasLinesInFlight(context)) return undefined;
   const { availability } = context.snapshot;
   const message = isFull(context)
     ? `waiting for a free place on ${replicas(availability?.readyReplicas ?? 0)}`
@@ -122,7 +132,8 @@ const notStarted: Place = (context) => {
 const outOfPlaces: Place = (context) => {
   const { snapshot, at, settings } = context;
   const since = snapshot.memory.ended?.since ?? at.monotonic;
-  if (!isFull(context) || at.monotonic - since < settings.throttledAfterMilliseconds) return undefined;
+  if (!isFull(context) || hasPlaces(context) || at.monotonic - since < settings.throttledAfterMilliseconds)
+    return undefined;
   const ready = snapshot.availability?.readyReplicas ?? 0;
   return waiting('Throttled', 'WaitingForPlaces', `waiting for a free place on ${replicas(ready)}`);
 };
@@ -147,6 +158,7 @@ const PLACES: readonly Place[] = [
   surveyed,
   blocked,
   withoutWorkers,
+  placesPaused,
   notStarted,
   outOfPlaces,
   running,
@@ -162,6 +174,16 @@ export function standingOf(context: Context, objection: Objection | undefined): 
 
 function isFull({ snapshot: { availability } }: Context): boolean {
   return availability !== undefined && availability.inFlight >= availability.limit;
+}
+
+/** A shard that gets no place is given back; one that is held for longer has lines in flight. */
+function hasPlaces({ snapshot: { queue }, settings }: Context): boolean {
+  return (queue?.openForMilliseconds ?? 0) >= settings.provenPlacesMilliseconds;
+}
+
+/** Long lines may run for minutes before the first of them ends. */
+function hasLinesInFlight(context: Context): boolean {
+  return hasPlaces(context) || ((context.snapshot.queue?.openShards ?? 0) > 0 && !isFull(context));
 }
 
 /** Whether a line of this job is known to have run, now or before something was lost. */

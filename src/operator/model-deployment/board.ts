@@ -22,7 +22,7 @@ export interface BoardSources {
   services: Store<Service>;
   /** With index `service`: `namespace/name` of the Service that a slice belongs to. */
   slices: Store<EndpointSlice>;
-  queue: Pick<OperatorQueue, 'readHolds' | 'readCapacity' | 'liveWorkers'>;
+  queue: Pick<OperatorQueue, 'readHolds' | 'readCapacity' | 'liveWorkers' | 'grantsPaused'>;
   addresses: AddressPolicy;
 }
 
@@ -38,6 +38,8 @@ export interface DeploymentBoard {
   readonly capacity: (address: string) => Capacity | undefined;
   /** undefined while not known. */
   readonly liveWorkers: number | undefined;
+  /** Redis came back empty a moment ago and grants no places yet. */
+  readonly grantsPaused: boolean;
 }
 
 export const queueOfDeployment = ({ metadata }: ModelDeployment): string =>
@@ -50,6 +52,7 @@ export function createDeploymentBoard(sources: BoardSources): DeploymentBoard {
   let caps:
     { of: readonly ModelDeployment[]; plan: DeploymentPlan[]; byAddress: Map<string, number> } | undefined;
   let workers: number | undefined;
+  let paused = false;
 
   function target(key: string): ResolvedTarget | undefined {
     const deployment = sources.deployments.get(key);
@@ -115,18 +118,23 @@ export function createDeploymentBoard(sources: BoardSources): DeploymentBoard {
     refresh: async () => {
       const addresses = [...currentCaps().byAddress.keys()];
       const queues = sources.deployments.list().map(queueOfDeployment);
-      const [alive, numbers, ...held] = await Promise.all([
+      const [alive, grantsPaused, numbers, ...held] = await Promise.all([
         sources.queue.liveWorkers(),
+        sources.queue.grantsPaused(),
         sources.queue.readCapacity(addresses),
         ...queues.map((queue) => sources.queue.readHolds(queue)),
       ]);
       workers = alive;
+      paused = grantsPaused;
       capacity = new Map(numbers.map((each) => [each.address, each]));
       holds = new Map(queues.map((queue, at) => [queue, held[at] ?? []]));
     },
     capacity: (address) => capacity.get(address),
     get liveWorkers() {
       return workers;
+    },
+    get grantsPaused() {
+      return paused;
     },
   };
 }

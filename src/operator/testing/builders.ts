@@ -104,6 +104,8 @@ export const emptyQueue = (change: Partial<JobState> = {}): JobState => ({
   final: undefined,
   cleaned: false,
   problem: undefined,
+  openShards: 0,
+  openForMilliseconds: 0,
   ...change,
 });
 
@@ -146,6 +148,7 @@ export function snapshotOf(change: Partial<JobSnapshot> = {}): JobSnapshot {
     namespaceLabels: {},
     availability: open,
     liveWorkers: 2,
+    grantsPaused: false,
     fedJobs: 1,
     queue: emptyQueue(),
     memory: EMPTY_MEMORY,

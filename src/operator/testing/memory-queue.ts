@@ -26,6 +26,7 @@ export class MemoryQueue implements OperatorQueue {
   plansWritten = 0;
   holds: (Hold & { queue: QueueId })[] = [];
   workers = 1;
+  paused = false;
   inFlight = new Map<string, number>();
   up = true;
   highestFence = 0;
@@ -125,6 +126,11 @@ export class MemoryQueue implements OperatorQueue {
   async liveWorkers(): Promise<number> {
     if (!this.up) throw new Error('QueueUnavailable');
     return this.workers;
+  }
+
+  async grantsPaused(): Promise<boolean> {
+    if (!this.up) throw new Error('QueueUnavailable');
+    return this.paused;
   }
 
   onEvent(listener: (uid: string | undefined) => void): () => void {
