@@ -39,14 +39,11 @@ describe('a published file, looked at while it is replaced', () => {
     ['with the metadata of the version before', { ...whole, metadata: before }],
   ];
 
-  test.each(torn)(
-    '%s: is looked at again',
-    async (_, seen) => {
-      const { context, looks } = contextWith(seen, whole);
-      expect(await readPublishedFile(context, 'results')).toEqual(file);
-      expect(looks()).toBe(2);
-    },
-  );
+  test.each(torn)('%s: is looked at again', async (_, seen) => {
+    const { context, looks } = contextWith(seen, whole);
+    expect(await readPublishedFile(context, 'results')).toEqual(file);
+    expect(looks()).toBe(2);
+  });
 
   test('that stays without metadata was put there by someone else', async () => {
     const { context } = contextWith({ ...whole, metadata: {} });
