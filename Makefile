@@ -70,6 +70,10 @@ faults: parts ## Break everything at every moment (about an hour) and write the 
 	@TIDEGATE_FAULTS=full $(JEST) --selectProjects e2e --testPathPatterns e2e/faults.test.ts
 	@$(NODE) hack/commands/reliability-table.ts
 
+.PHONY: bench
+bench: parts ## Run every benchmark in short and print the table (docs/benchmarks.md has the long runs)
+	@$(NODE) hack/bench/short.ts
+
 .PHONY: kind
 kind: ## Run Tidegate in a kind cluster (needs Docker)
 	@hack/kind.sh
