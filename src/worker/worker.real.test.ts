@@ -2,6 +2,7 @@
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { Writable } from 'node:stream';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from '@jest/globals';
 import { randomUUID } from 'node:crypto';
 import { startRedis, type Redis } from '../../hack/stack/redis.ts';
@@ -9,7 +10,7 @@ import { startS3, type S3 } from '../../hack/stack/s3.ts';
 import { jobLayout } from '../batch/layout.ts';
 import type { EngineClient, EngineOutcome, EngineRequest } from '../engine/contract.ts';
 import { systemClock } from '../observability/clock.ts';
-import { silentLogger } from '../observability/logger.ts';
+import { createLogger, silentLogger } from '../observability/logger.ts';
 import { createMetrics } from '../observability/metrics.ts';
 import type { JobDescriptor, JobState, OperatorQueue, Task } from '../queue/contract.ts';
 import { createOperatorQueue } from '../queue/operator-queue.ts';
@@ -109,6 +110,19 @@ async function until<T>(what: string, look: () => Promise<T | undefined | false>
   }
 }
 
+/** All that the workers and their stores say, at every level. */
+const said: string[] = [];
+const recorder = createLogger({
+  level: 'debug',
+  stream: new Writable({
+    write: (chunk, _encoding, done) => {
+      said.push(String(chunk));
+      done();
+    },
+  }),
+});
+const WRONG_SECRET = 'known-but-wrong-secret-0815';
+
 let redis: Redis;
 let s3: S3;
 let stores: StoreProvider;
@@ -122,7 +136,7 @@ beforeAll(async () => {
   const client = new S3Client({ endpoint, region, credentials, forcePathStyle: true });
   await client.send(new CreateBucketCommand({ Bucket: BUCKET }));
   client.destroy();
-  stores = new StoreProvider({ logger: silentLogger, settings: { allowLoopback: true } });
+  stores = new StoreProvider({ logger: recorder, settings: { allowLoopback: true } });
   store = stores.open({ bucket: BUCKET, endpoint, region, credentials, forcePathStyle: true });
 }, 60_000);
 afterAll(async () => {
@@ -130,6 +144,8 @@ afterAll(async () => {
   await Promise.all([redis?.stop(), s3?.stop()]);
   rmSync(directory, { recursive: true, force: true });
 });
+
+let secretIsWrong = false;
 
 /** What the Secret of the namespace holds, as the API server answers it. */
 const secretReader = {
@@ -140,7 +156,9 @@ const secretReader = {
       metadata: { name: 's3' },
       data: {
         AWS_ACCESS_KEY_ID: Buffer.from(s3.accessKeyId).toString('base64'),
-        AWS_SECRET_ACCESS_KEY: Buffer.from(s3.secretAccessKey).toString('base64'),
+        AWS_SECRET_ACCESS_KEY: Buffer.from(secretIsWrong ? WRONG_SECRET : s3.secretAccessKey).toString(
+          'base64',
+        ),
       },
     }),
 };
@@ -193,7 +211,12 @@ describe('worker', () => {
   });
   afterEach(async () => {
     await Promise.all(workers.map((worker) => worker.stop()));
+    const told = JSON.stringify(await state());
     await operator.close();
+    for (const secret of [s3.secretAccessKey, WRONG_SECRET, Buffer.from(WRONG_SECRET).toString('base64')]) {
+      expect(told).not.toContain(secret);
+      expect(said.filter((line) => line.includes(secret))).toEqual([]);
+    }
   });
 
   const plan = (cap: number): Promise<void> =>
@@ -205,7 +228,7 @@ describe('worker', () => {
     const publishing = createPublishTasks({
       settings: defaultPublishSettings,
       ...{ failPoint, clock },
-      logger: silentLogger,
+      logger: recorder,
       newId: randomUUID,
       random: Math.random,
     });
@@ -216,7 +239,7 @@ describe('worker', () => {
         prefix,
         workerId: `w${workers.length}`,
         clock,
-        logger: silentLogger,
+        logger: recorder,
         settings: queueSettings,
       }),
       openStore: (connection) => stores.open(connection),
@@ -226,7 +249,7 @@ describe('worker', () => {
       publishing,
       clock,
       random: Math.random,
-      logger: silentLogger,
+      logger: recorder,
       metrics: createMetrics({ role: 'worker', version: '0', process: false }),
       failPoint,
       allowLoopback: true,
@@ -559,6 +582,30 @@ describe('worker', () => {
     await update({ run: 'Run' });
     await done(2);
     expect(new Set(engine.calls).size).toBe(500);
+  }, 60_000);
+
+  test('a Secret that becomes wrong while lines run stops them, quotes nothing, and costs no answer once mended', async () => {
+    await put(lines(250));
+    await addWorker({ credentialsMaxAgeMilliseconds: 0 });
+    await index();
+    try {
+      engine.answer = (request, prompt) => {
+        secretIsWrong = true;
+        engine.answer = echo;
+        return echo(request, prompt);
+      };
+      await feed(1);
+      const problem = await until('the refusal is told', async () => {
+        await feed(1);
+        return (await state()).problem;
+      });
+      expect(problem).toMatchObject({ task: 'shard', reason: 'CredentialsInvalid', retryable: true });
+    } finally {
+      secretIsWrong = false;
+    }
+    await done(1);
+    expect(new Set(engine.calls).size).toBe(250);
+    expect(engine.calls).toHaveLength(250);
   }, 60_000);
 
   const badInput: [string, () => Promise<void>, Partial<NonNullable<JobState['problem']>>][] = [
