@@ -7,6 +7,7 @@ import { buildParts } from '../build-parts.ts';
 import type { StackDescription } from '../stack/description.ts';
 import { launchDetached, runningStack } from '../stack/launch.ts';
 import { CACHE, REPOSITORY } from '../stack/paths.ts';
+import { TRIAL_SETTINGS } from '../stack/tidegate.ts';
 
 const DIR = join(CACHE, 'stack');
 
@@ -35,7 +36,7 @@ async function main(): Promise<void> {
   await buildParts();
   const engineUrl = process.env['ENGINE_URL'] || undefined;
   console.log('Starting Kubernetes, Redis, S3 and Tidegate (about 10 s)');
-  const stack = await launchDetached({ dir: DIR, engineUrl, restartCrashed: true });
+  const stack = await launchDetached({ dir: DIR, engineUrl, restartCrashed: true, settings: TRIAL_SETTINGS });
   explain(stack, 'is up');
 }
 

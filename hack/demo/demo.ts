@@ -18,6 +18,7 @@ import {
   startStack,
   type Stack,
 } from '../stack/stack.ts';
+import { TRIAL_SETTINGS } from '../stack/tidegate.ts';
 import { demoInput } from './input.ts';
 import { grouped, progressLine, Rate, stateLine, type ProgressView } from './progress.ts';
 
@@ -25,13 +26,6 @@ const DIR = join(CACHE, 'demo');
 const NAMESPACE = 'demo';
 const LINES = 3_000;
 const GIVE_UP_MILLISECONDS = 180_000;
-
-/**
- * So that a minute shows what happens: a real installation writes progress every 5 s, and a Redis that is empty
- * grants its first places after a lease of 15 s, lest a worker from before the loss still holds some.
- */
-const QUEUE = { leaseMilliseconds: 3_000, leaseMarginMilliseconds: 500, renewMilliseconds: 500 };
-const SETTINGS = { operator: { job: { progressWriteMilliseconds: 1_000 } }, queue: QUEUE };
 
 interface Job {
   status?: {
@@ -56,7 +50,7 @@ async function demo(): Promise<void> {
   const stack = await startStack({
     dir: DIR,
     namespaces: [NAMESPACE],
-    settings: SETTINGS,
+    settings: TRIAL_SETTINGS,
     say: (line) => console.log(`  ${line}`),
   });
   const interrupt = (): void => {

@@ -8,6 +8,15 @@ import { freePort } from './ports.ts';
 /** Changes of durations and sizes by room, as TIDEGATE_SETTINGS takes them. */
 export type Settings = Record<string, Record<string, unknown>>;
 
+/**
+ * So that a minute shows what happens: a real installation writes progress every 5 s, and a Redis that is empty
+ * grants its first places after a lease of 15 s, lest a worker from before the loss still holds some.
+ */
+export const TRIAL_SETTINGS: Settings = {
+  operator: { job: { progressWriteMilliseconds: 1_000 } },
+  queue: { leaseMilliseconds: 3_000, leaseMarginMilliseconds: 500, renewMilliseconds: 500 },
+};
+
 export interface TidegateOptions {
   role: 'operator' | 'worker';
   name: string;
