@@ -182,7 +182,7 @@ try {
     const largeJob = async (): Promise<WatchedObject> =>
       (await api.call('GET', `${JOBS}/${LARGE_JOB}`)) as WatchedObject;
     const counts = async (): Promise<{ total?: number; failed?: number }> =>
-      ((await largeJob()).status?.['counts'] ?? {});
+      (await largeJob()).status?.['counts'] ?? {};
     while ((await counts()).total !== LARGE.lines) await delay(100);
     const linesPerShard = LARGE.lines / LARGE.shards;
     const failing = LARGE.failedLines / linesPerShard;
