@@ -179,13 +179,17 @@ export function startTerm(options: TermOptions): Term {
     metrics.redisUp.set(queue.healthy() ? 1 : 0);
     jobReconciler.countFed();
     countStates();
-    const { liveWorkers: hadWorkers, grantsPaused: wasPaused } = board;
+    const { liveWorkers: hadWorkers, grantsPaused: wasPaused, heldJobs: wereHeld } = board;
     await board.refresh();
     if (ended) return;
+    for (const uid of wereHeld.symmetricDifference(board.heldJobs)) {
+      for (const job of informers.jobs.store.byIndex('uid', uid)) jobs.add(keyOf(job));
+    }
     const workersCameOrWent = (hadWorkers === 0) !== (board.liveWorkers === 0);
     if (workersCameOrWent || wasPaused !== board.grantsPaused) allLiveJobs();
     noticeAvailability();
     showReplicas();
+    await showDepths();
     if (differs(board.plan(), board.capacity)) plan.lost();
     await ensurePlan();
     for (const [uid, deployment] of forgotten) {
@@ -226,6 +230,14 @@ export function startTerm(options: TermOptions): Term {
       }
     }
     metrics.retainReplicas(addresses);
+  }
+
+  async function showDepths(): Promise<void> {
+    const queues = board.plan().map((deployment) => deployment.queue);
+    metrics.queueDepth.reset();
+    for (const { queue: name, waiting } of await queue.readDepths(queues)) {
+      metrics.queueDepth.set({ queue: name }, waiting);
+    }
   }
 
   function countStates(): void {

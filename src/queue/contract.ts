@@ -200,6 +200,8 @@ export interface OperatorQueue {
   readCapacity(addresses: readonly string[]): Promise<Capacity[]>;
   readHolds(queue: QueueId): Promise<Hold[]>;
   liveWorkers(): Promise<number>;
+  /** Of the control tasks, and of the shards of these deployments. */
+  readDepths(queues: readonly QueueId[]): Promise<QueueDepth[]>;
   /** Whether workers only register the places they hold: Redis came back empty less than one lease time ago. */
   grantsPaused(): Promise<boolean>;
   /** Wakes on every report of a worker; uid, or undefined for changes of holds and workers. */
@@ -214,11 +216,6 @@ export interface QueueDepth {
   /** `index`, `tasks`, or `<namespace>.<name>` of a ModelDeployment. */
   queue: string;
   waiting: number;
-}
-
-export interface QueueDepths {
-  /** Control tasks and the shards of these deployments. */
-  readDepths(queues: readonly QueueId[]): Promise<QueueDepth[]>;
 }
 
 export interface ShardTask {
@@ -237,6 +234,9 @@ export interface ShardDone {
 
 /** Scope of a Hold that concerns one job. */
 export const jobHoldScope = (uid: string): string => `job:${uid}`;
+/** The job that a hold is about; undefined for holds of a replica or a deployment. */
+export const heldJob = ({ scope }: Hold): string | undefined =>
+  scope.startsWith('job:') ? scope.slice('job:'.length) : undefined;
 
 /** The worker's side. */
 export interface WorkerQueue {

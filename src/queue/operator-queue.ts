@@ -14,7 +14,6 @@ import {
   type JobState,
   type OperatorQueue,
   type QueueDepth,
-  type QueueDepths,
   type QueueId,
   type Task,
   type TaskKind,
@@ -46,11 +45,11 @@ const REPORT_FIELDS = {
 } as const;
 
 /** Connects in the background; every call fails with QueueUnavailable within a few seconds while Redis is down. */
-export function createOperatorQueue(options: OperatorQueueOptions): OperatorQueue & QueueDepths {
+export function createOperatorQueue(options: OperatorQueueOptions): OperatorQueue {
   return new RedisOperatorQueue(options);
 }
 
-class RedisOperatorQueue implements OperatorQueue, QueueDepths {
+class RedisOperatorQueue implements OperatorQueue {
   readonly #logger: Logger;
   readonly #settings: QueueSettings;
   readonly #keys: Keys;

@@ -4,6 +4,7 @@ import type { ModelDeployment } from '../../api/model-deployment.ts';
 import { keyOf, type KubeObject, type Store } from '../../kube/contract.ts';
 import type { JobState, OperatorQueue } from '../../queue/contract.ts';
 import type { Logger } from '../../observability/contract.ts';
+import type { Availability } from '../model-deployment/availability.ts';
 import type { DeploymentBoard } from '../model-deployment/board.ts';
 import { modelRefOf } from './accept.ts';
 import { hasFinalizer } from './context.ts';
@@ -13,7 +14,7 @@ import type { JobMemory, JobSnapshot } from './snapshot.ts';
 export interface JobSources {
   deployments: Store<ModelDeployment>;
   namespaces: Store<KubeObject>;
-  board: Pick<DeploymentBoard, 'availability' | 'liveWorkers' | 'grantsPaused'>;
+  board: Pick<DeploymentBoard, 'availability' | 'jobHold' | 'liveWorkers' | 'grantsPaused'>;
   queue: Pick<OperatorQueue, 'readJob'>;
   logger: Logger;
   random: () => number;
@@ -33,7 +34,7 @@ export async function gather(
     deployment,
     namespaceLabels: sources.namespaces.get(job.metadata.namespace ?? '')?.metadata.labels ?? {},
     availability:
-      deployment === undefined || !involved ? undefined : sources.board.availability(keyOf(deployment)),
+      deployment === undefined || !involved ? undefined : availabilityFor(sources, deployment, job),
     liveWorkers: sources.board.liveWorkers,
     grantsPaused: sources.board.grantsPaused,
     fedJobs,
@@ -41,6 +42,19 @@ export async function gather(
     memory,
     random: sources.random(),
   };
+}
+
+/** What the deployment can take of this job: nothing while a hold is on the job itself, such as a missing route. */
+function availabilityFor(
+  { board }: JobSources,
+  deployment: ModelDeployment,
+  job: InferenceBatchJob,
+): Availability | undefined {
+  const availability = board.availability(keyOf(deployment));
+  const hold = board.jobHold(job.metadata.uid ?? '');
+  if (availability === undefined || hold === undefined) return availability;
+  const { reason, message } = hold;
+  return { ...availability, blocked: availability.blocked ?? { reason, message } };
 }
 
 /** A finished job that is cleaned up has nothing in Redis, and there may be ten thousand of them. */

@@ -7,6 +7,7 @@ import type { ModelDeployment } from '../../api/model-deployment.ts';
 import { keyOf, type Store } from '../../kube/contract.ts';
 import { jsonEqual } from '../../kube/merge-patch.ts';
 import {
+  heldJob,
   queueIdOf,
   type Capacity,
   type DeploymentPlan,
@@ -34,6 +35,10 @@ export interface DeploymentBoard {
   plan(): DeploymentPlan[];
   /** Reads holds, numbers and workers. Rejects, and keeps what it knew, while Redis does not answer. */
   refresh(): Promise<void>;
+  /** What holds this one job, of those that run on the deployment; the deployment's other jobs go on. */
+  jobHold(uid: string): Hold | undefined;
+  /** UIDs of jobs with a hold of their own. */
+  readonly heldJobs: ReadonlySet<string>;
   /** Live numbers of an address; undefined while not known. */
   readonly capacity: (address: string) => Capacity | undefined;
   /** undefined while not known. */
@@ -51,6 +56,7 @@ export function createDeploymentBoard(sources: BoardSources): DeploymentBoard {
   let capacity = new Map<string, Capacity>();
   let caps:
     { of: readonly ModelDeployment[]; plan: DeploymentPlan[]; byAddress: Map<string, number> } | undefined;
+  let jobHolds = new Map<string, Hold>();
   let workers: number | undefined;
   let paused = false;
 
@@ -128,6 +134,16 @@ export function createDeploymentBoard(sources: BoardSources): DeploymentBoard {
       paused = grantsPaused;
       capacity = new Map(numbers.map((each) => [each.address, each]));
       holds = new Map(queues.map((queue, at) => [queue, held[at] ?? []]));
+      jobHolds = new Map(
+        held.flat().flatMap((hold) => {
+          const uid = heldJob(hold);
+          return uid === undefined ? [] : [[uid, hold] as const];
+        }),
+      );
+    },
+    jobHold: (uid) => jobHolds.get(uid),
+    get heldJobs() {
+      return new Set(jobHolds.keys());
     },
     capacity: (address) => capacity.get(address),
     get liveWorkers() {

@@ -7,6 +7,7 @@ import type {
   DeploymentPlan,
   Fence,
   Hold,
+  QueueDepth,
   JobDescriptor,
   JobState,
   OperatorQueue,
@@ -116,6 +117,10 @@ export class MemoryQueue implements OperatorQueue {
       granted: 0,
       inFlight: this.inFlight.get(address) ?? 0,
     }));
+  }
+
+  readDepths(queues: readonly QueueId[]): Promise<QueueDepth[]> {
+    return Promise.resolve(queues.map((queue) => ({ queue, waiting: 0 })));
   }
 
   async readHolds(queue: QueueId): Promise<Hold[]> {
