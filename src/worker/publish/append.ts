@@ -19,7 +19,7 @@
  * conditional writes; where CompleteMultipartUpload honours If-Match, that refuses the same cases once more.
  */
 import type { MultipartUpload } from '../../storage/contract.ts';
-import { hasCode, headIfThere, uriOf, type PublishContext } from './context.ts';
+import { hasCode, headIfThere, JOB_UID, uriOf, type PublishContext } from './context.ts';
 import { PublishError } from './errors.ts';
 import { encodeMetadata, type FileName, type PublishedFile } from './position.ts';
 import { MAX_PARTS_EACH } from './settings.ts';
@@ -34,8 +34,15 @@ export interface Append {
   tail: () => AsyncIterable<Buffer>;
 }
 
-/** @throws PublishError Superseded; StoreError; whatever reading the tail throws. */
-export async function append(context: PublishContext, change: Append): Promise<PublishedFile> {
+/** How often a version that lost its metadata is written again, before the store is taken to keep none. */
+const REWRITES = 3;
+
+/** @throws PublishError Superseded, PublishedDamaged; StoreError; whatever reading the tail throws. */
+export async function append(
+  context: PublishContext,
+  change: Append,
+  rewrites = REWRITES,
+): Promise<PublishedFile> {
   const { store, layout, jobUID, signal, failPoint } = context;
   const { file, before } = change;
   const key = layout[file];
@@ -57,12 +64,36 @@ export async function append(context: PublishContext, change: Append): Promise<P
     await failPoint(`publish.${file}.parts-uploaded`);
     const etag = await complete(context, key, upload, before, after.publishId);
     await failPoint(`publish.${file}.completed`);
-    return { ...after, etag };
+    return await labelled(context, file, { ...after, etag }, rewrites);
   } catch (error) {
     await upload.abort().catch(() => undefined);
     throw error;
   }
 }
+
+/**
+ * Makes sure that the version just written has its metadata. A store may lose it without a word where somebody's abort
+ * of the upload meets its Complete (seen on versitygw 1.8); then the same bytes are written once more.
+ */
+async function labelled(
+  context: PublishContext,
+  file: FileName,
+  written: PublishedFile,
+  rewrites: number,
+): Promise<PublishedFile> {
+  const { store, layout, signal, logger, jobUID } = context;
+  const now = await headIfThere(store, layout[file], signal);
+  if (now?.etag !== written.etag || now.metadata?.[JOB_UID] !== undefined) return written;
+  if (rewrites === 0) {
+    const message = `${uriOf(store, layout[file])}: the store does not keep the metadata of multipart uploads`;
+    throw new PublishError('PublishedDamaged', message);
+  }
+  logger.warn('published file lost its metadata; writing it again', { job: jobUID, file });
+  const { etag: _, publishId: __, ...after } = written;
+  return append(context, { file, before: written, after, tail: nothing }, rewrites - 1);
+}
+
+async function* nothing(): AsyncGenerator<Buffer> {}
 
 async function abortOthers(
   { store, signal }: PublishContext,
@@ -84,7 +115,7 @@ async function uploadAll(context: PublishContext, change: Append, upload: Multip
     const parts = new PartWriter(upload, partBytes, settings.partsInFlight, signal);
     if (before !== undefined && before.bytes >= settings.minCopyBytes) {
       parts.next = await copyAll(context, key, before, upload);
-    } else if (before !== undefined) {
+    } else if (before !== undefined && before.bytes > 0) {
       const { bytes } = await store.getBytes(key, { ifMatch: before.etag, signal });
       await parts.write(bytes);
     }

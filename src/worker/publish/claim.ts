@@ -7,9 +7,8 @@
  * refused too, and the message says how to remove it by hand.
  */
 import { FORMAT_VERSION } from '../../batch/model.ts';
-import { hasCode, headIfThere, ifThere, uriOf, type PublishContext } from './context.ts';
+import { hasCode, headIfThere, ifThere, JOB_UID, uriOf, type PublishContext } from './context.ts';
 import { PublishError } from './errors.ts';
-import { JOB_UID } from './position.ts';
 
 interface Claim {
   formatVersion: number;
@@ -34,7 +33,10 @@ export async function findForeignOutput(
   for (const key of [layout.results, layout.errors, layout.manifest]) {
     const info = await headIfThere(store, key, signal);
     const owner = info?.metadata?.[JOB_UID];
-    if (info !== undefined && owner !== jobUID) return { key, jobUID: owner };
+    if (info === undefined || owner === jobUID) continue;
+    // Under our own claim, a file that names nobody is one of ours that lost its metadata (see position.ts).
+    if (owner === undefined && (await ownsPrefix(context))) continue;
+    return { key, jobUID: owner };
   }
   return undefined;
 }

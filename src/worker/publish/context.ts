@@ -20,6 +20,9 @@ export interface PublishContext {
   random: () => number;
 }
 
+/** Metadata of every object directly under the output prefix: whose it is. */
+export const JOB_UID = 'tidegate-job-uid';
+
 /** undefined where there is no such object. */
 export async function headIfThere(
   store: ObjectStore,

@@ -357,3 +357,49 @@ test('a result that was replaced between both files, on a store without conditio
   await job.finish(1);
   await checkJob(job, await finalizeAs(job, COMPLETE));
 });
+
+/** versitygw 1.8 drops an object's metadata where an abort of the upload meets its Complete. */
+describe('on a store that loses the metadata of a published file', () => {
+  const losing = (uploads: number): ObjectStore => {
+    let left = uploads;
+    return new Proxy(store, {
+      get: (target, name) => {
+        const value: unknown = Reflect.get(target, name, target);
+        if (name !== 'createMultipart')
+          return typeof value === 'function' ? (value as () => unknown).bind(target) : value;
+        return (key: string, options?: Parameters<ObjectStore['createMultipart']>[1]) =>
+          target.createMultipart(key, left-- > 0 ? { ...options, metadata: {} } : options);
+      },
+    });
+  };
+
+  const finishedJob = async (): Promise<MadeJob> => {
+    const job = madeJob();
+    await job.writeIndex();
+    for (const { shard } of job.shards) await job.finish(shard);
+    await claimPrefix(contextFor(job), JOB);
+    return job;
+  };
+
+  test('the file is written again at once', async () => {
+    const job = await finishedJob();
+    const context = { ...contextFor(job), store: losing(1) };
+    await checkJob(job, await finalize({ context, job: JOB, cause: COMPLETE }));
+  });
+
+  test('a crash right after is healed by the next publisher, and the job still ends whole', async () => {
+    const job = await finishedJob();
+    const crash: FailPoint = async (name) => {
+      if (name === 'publish.results.completed') throw new Error('crash');
+    };
+    await expect(publish({ ...contextFor(job, crash), store: losing(1) })).rejects.toThrow('crash');
+    await checkJob(job, await finalizeAs(job, COMPLETE));
+  });
+
+  test('a store that keeps none at all is named, instead of being written to for ever', async () => {
+    const job = await finishedJob();
+    await expect(publish({ ...contextFor(job), store: losing(1_000) })).rejects.toMatchObject({
+      code: 'PublishedDamaged',
+    });
+  });
+});

@@ -11,10 +11,10 @@ import { noOutcomes, noUsage, type IndexSummary, type RecentError } from '../../
 import { MAX_RECENT_ERRORS } from '../../batch/shard-result.ts';
 import type { FinalReport, StopCause } from '../../queue/contract.ts';
 import { claimPrefix, refuseForeignOutput } from './claim.ts';
-import { ifThere, uriOf, type PublishContext } from './context.ts';
+import { ifThere, uriOf, type PublishContext, JOB_UID } from './context.ts';
 import { PublishError } from './errors.ts';
 import { allPins, readHeader } from './pins.ts';
-import { FILES, JOB_UID, readPublishedFiles, type PublishedFiles } from './position.ts';
+import { FILES, readPublishedFiles, type PublishedFiles } from './position.ts';
 import { publish } from './publish.ts';
 import { finishShards } from './unfinished.ts';
 

@@ -19,13 +19,17 @@ const whole: ObjectInfo = {
 };
 const before = encodeMetadata(UID, { ...file, bytes: 10, lines: 1, shards: 1 });
 
-/** A store whose HEAD answers these in turn, the last one for ever. */
-function contextWith(...answers: ObjectInfo[]): { context: PublishContext; looks: () => number } {
+/** A store whose HEAD answers these in turn, the last one for ever, under a prefix that `claimant` has claimed. */
+function contextWith(
+  answers: ObjectInfo[],
+  claimant = 'other',
+): { context: PublishContext; looks: () => number } {
   let looks = 0;
+  const claim = Buffer.from(JSON.stringify({ jobUID: claimant }));
   const head = (): Promise<ObjectInfo> =>
     Promise.resolve(answers[Math.min(looks++, answers.length - 1)] ?? whole);
   const context: PublishContext = {
-    store: { bucket: 'b', head } as unknown as ObjectStore,
+    store: { bucket: 'b', head, getBytes: async () => ({ bytes: claim }) } as unknown as ObjectStore,
     ...{ layout: jobLayout('out/', UID), jobUID: UID, signal: new AbortController().signal },
     ...{ settings: defaultPublishSettings, failPoint: () => Promise.resolve(), clock: systemClock },
     ...{ logger: silentLogger, newId: () => 'id', random: () => 0.5 },
@@ -40,18 +44,27 @@ describe('a published file, looked at while it is replaced', () => {
   ];
 
   test.each(torn)('%s: is looked at again', async (_, seen) => {
-    const { context, looks } = contextWith(seen, whole);
+    const { context, looks } = contextWith([seen, whole]);
     expect(await readPublishedFile(context, 'results')).toEqual(file);
     expect(looks()).toBe(2);
   });
 
   test('that stays without metadata was put there by someone else', async () => {
-    const { context } = contextWith({ ...whole, metadata: {} });
+    const { context } = contextWith([{ ...whole, metadata: {} }]);
     await expect(readPublishedFile(context, 'results')).rejects.toMatchObject({ code: 'OutputExists' });
   });
 
+  test('that stays without metadata under our own claim is ours, and is written from its beginning', async () => {
+    const { context } = contextWith([{ ...whole, metadata: {} }], UID);
+    expect(await readPublishedFile(context, 'results')).toMatchObject({
+      etag: file.etag,
+      shards: 0,
+      bytes: 0,
+    });
+  });
+
   test('that names another job is believed at once', async () => {
-    const { context, looks } = contextWith({ ...whole, metadata: encodeMetadata('other', file) });
+    const { context, looks } = contextWith([{ ...whole, metadata: encodeMetadata('other', file) }]);
     await expect(readPublishedFile(context, 'results')).rejects.toMatchObject({ code: 'OutputExists' });
     expect(looks()).toBe(1);
   });

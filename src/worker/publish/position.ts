@@ -6,14 +6,12 @@ import { setTimeout as pause } from 'node:timers/promises';
 import { crc32Text } from '../../batch/crc.ts';
 import { FORMAT_VERSION, noOutcomes, OUTCOMES, type OutcomeCounts } from '../../batch/model.ts';
 import type { ObjectInfo } from '../../storage/contract.ts';
-import { headIfThere, uriOf, type PublishContext } from './context.ts';
+import { ownsPrefix } from './claim.ts';
+import { headIfThere, JOB_UID, uriOf, type PublishContext } from './context.ts';
 import { PublishError } from './errors.ts';
 
 export type FileName = 'results' | 'errors';
 export const FILES: readonly FileName[] = ['results', 'errors'];
-
-/** On every object under the output prefix itself: whose it is. */
-export const JOB_UID = 'tidegate-job-uid';
 
 /** A published file as it is now. */
 export interface PublishedFile {
@@ -63,10 +61,24 @@ export async function readPublishedFile(
     } catch (error) {
       const namesAnother =
         info.metadata?.[JOB_UID] !== undefined && info.metadata[JOB_UID] !== context.jobUID;
-      if (namesAnother || look === LOOKS) throw error;
+      if (namesAnother) throw error;
+      if (look === LOOKS) return ownButUnlabelled(context, info, error);
       await pause(look * LOOK_AGAIN_MILLISECONDS, undefined, { signal });
     }
   }
+}
+
+/**
+ * A file that lost its metadata: versitygw drops it where an abort of the same upload meets the Complete. Under our own
+ * claim it can only be ours, and what it holds is in the shard results, so it is written anew from the first shard.
+ */
+async function ownButUnlabelled(
+  context: PublishContext,
+  { etag, metadata }: ObjectInfo,
+  error: unknown,
+): Promise<PublishedFile> {
+  if (metadata?.[JOB_UID] !== undefined || !(await ownsPrefix(context))) throw error;
+  return { etag, bytes: 0, lines: 0, crc32: 0, shards: 0, counts: noOutcomes(), publishId: '' };
 }
 
 function publishedFileOf(context: PublishContext, file: FileName, info: ObjectInfo): PublishedFile {
