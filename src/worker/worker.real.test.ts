@@ -662,6 +662,92 @@ describe('worker', () => {
     30_000,
   );
 
+  /** A second job of the same worker, with its own prefix; the first stays in `descriptor`. */
+  async function secondJob(count: number, change: Partial<JobDescriptor> = {}): Promise<JobDescriptor> {
+    const first = descriptor;
+    const key = `${prefix}/second.jsonl`;
+    await put(lines(count, 100_000), key);
+    descriptor = {
+      ...first,
+      uid: randomUUID(),
+      name: 'second',
+      input: { ...first.input, keys: [key] },
+      output: { ...first.output, prefix: `${prefix}/second/` },
+      ...change,
+    };
+    await index();
+    const second = descriptor;
+    descriptor = first;
+    return second;
+  }
+
+  const feedOf = (job: JobDescriptor, shards: number[]): Promise<void> =>
+    operator.feedShards(job.queue, job.uid, shards, job.priority);
+
+  test('a job of 2 shards beside a large one takes turns with it, and ends within three times its own work', async () => {
+    await put(lines(250 * 24));
+    await addWorker();
+    await index();
+    const large = descriptor;
+    const small = await secondJob(500);
+    const window = async (): Promise<void> => {
+      const { doneShards } = await operator.readJob(large.uid);
+      await feedOf(
+        large,
+        [0, 1, 2, 3, 4, 5, 6, 7].map((n) => n + doneShards).filter((n) => n < 24),
+      );
+    };
+    await window();
+    await until('the large job is under way', () => Promise.resolve(engine.calls.length > 100));
+    const before = engine.calls.length;
+    await until('the small job is done', async () => {
+      await window();
+      await feedOf(small, [0, 1]);
+      return (await operator.readJob(small.uid)).doneShards === 2;
+    });
+    // What the engine did meanwhile, in lines: the small job's 500, and no more than its turns of the large one.
+    expect(engine.calls.length - before).toBeLessThanOrEqual(3 * 500);
+  }, 60_000);
+
+  test('a job of 2 shards beside one whose engine is dead is not kept from its own engine', async () => {
+    const dead = 'http://192.0.2.9:8000';
+    await operator.putPlan(
+      [
+        { queue: QUEUE, replicas: [{ address: ADDRESS, cap: 8 }] },
+        { queue: 'serving.dead', replicas: [{ address: dead, cap: 8 }] },
+      ],
+      60_000,
+      fence,
+    );
+    engine.reachable = false;
+    engine.answer = (request, prompt) =>
+      request.address === dead
+        ? {
+            kind: 'hold',
+            scope: 'Replica',
+            reason: 'ConnectionRefused',
+            status: undefined,
+            message: 'refused',
+          }
+        : echo(request, prompt);
+    await put(lines(250 * 16));
+    descriptor = { ...descriptor, queue: 'serving.dead' };
+    await addWorker({ hands: 8 });
+    await index();
+    const large = descriptor;
+    const small = await secondJob(500, { queue: QUEUE });
+    await feedOf(
+      large,
+      Array.from({ length: 16 }, (_, n) => n),
+    );
+    await until('the hold is seen', async () => (await operator.readHolds('serving.dead')).length > 0);
+    await until('the small job is done', async () => {
+      await feedOf(small, [0, 1]);
+      return (await operator.readJob(small.uid)).doneShards === 2;
+    });
+    expect((await operator.readJob(large.uid)).counts).toMatchObject({ completed: 0, failed: 0 });
+  }, 60_000);
+
   test('an output prefix of another job is refused and left as it is', async () => {
     await put(lines(3));
     await addWorker();
