@@ -89,7 +89,7 @@ async function play(moment: Moment, fault: Fault): Promise<string[]> {
       ...Array.from({ length: 330 }, (_, n) => chatLine(s.namespace, 301 + n)),
     ];
     const key = await s.putInput('a.jsonl', lines);
-    await s.engineFaults({ fault: 'slow', delayMilliseconds: 150 });
+    await s.engineFaults({ fault: 'slow', delayMilliseconds: 300 });
     await s.createJob({ keys: [key], spec: { maxInFlight: IN_FLIGHT } });
     if (moment.course !== 'completed') {
       await until(

@@ -1,7 +1,7 @@
 /** Durations that the end-to-end tests shorten, so that waiting out a lease takes seconds. */
 import type { Settings } from '../../hack/stack/tidegate.ts';
 
-export const checkpointMilliseconds = 1_000;
+export const checkpointMilliseconds = 500;
 const LEASE_MILLISECONDS = 4_000;
 const LOCK_MILLISECONDS = 4_000;
 const STALLED_MILLISECONDS = 1_000;
