@@ -17,6 +17,7 @@ import { createMetrics, type Metrics } from '../observability/metrics.ts';
 import { startOperator, type Operator } from './operator.ts';
 import { defaultOperatorSettings, type OperatorSettings } from './settings.ts';
 import { counts, finalReport, indexReport, problemOf } from './testing/builders.ts';
+import { jobHoldScope } from '../queue/contract.ts';
 import { MemoryQueue } from './testing/memory-queue.ts';
 
 const LIMIT = 30_000;
@@ -332,6 +333,27 @@ describe('a job on a real API server', () => {
       await writer;
       expect(queue.state(uid).descriptor?.run).toBe('Suspend');
       expect(lines.filter(({ message }) => message.includes('handling a key failed'))).toEqual([]);
+    },
+    LIMIT,
+  );
+
+  test(
+    'that a worker holds by itself, for a missing route, says so and gets no shards; others go on',
+    async () => {
+      const running = await start();
+      const { queue, namespace } = running;
+      const uid = await startJob(running);
+      const hold = { reason: 'RouteNotFound', message: 'no route POST /v1/chat/completions (404)', since: 0 };
+      queue.holds = [{ queue: `${namespace}.llama`, scope: jobHoldScope(uid), ...hold }];
+      queue.wake(undefined);
+      await until(async () => (await job(namespace))?.status?.message?.includes('(404)') === true);
+      const { status } = (await job(namespace)) ?? {};
+      expect(status?.state).toBe('Throttled');
+      expect(findCondition(status?.conditions, 'Running')).toMatchObject({ reason: 'RouteNotFound' });
+      expect((await deployment(namespace))?.status?.readyReplicas).toBeGreaterThan(0);
+      queue.holds = [];
+      queue.wake(undefined);
+      await until(async () => (await state(namespace)) === 'Queued');
     },
     LIMIT,
   );
