@@ -25,6 +25,7 @@ export default {
     {
       ...shared,
       displayName: 'e2e',
+      setupFilesAfterEnv: ['<rootDir>/e2e/harness/retry.ts'],
       testMatch: ['<rootDir>/e2e/*.test.ts'],
       globalSetup: '<rootDir>/e2e/stack-setup.mts',
       globalTeardown: '<rootDir>/e2e/stack-teardown.mts',
