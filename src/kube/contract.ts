@@ -3,19 +3,9 @@
  * and only for configuration and credentials.
  */
 
-export interface ObjectMeta {
-  name: string;
-  namespace?: string;
-  uid?: string;
-  resourceVersion?: string;
-  generation?: number;
-  creationTimestamp?: string;
-  deletionTimestamp?: string;
-  labels?: Record<string, string>;
-  annotations?: Record<string, string>;
-  finalizers?: string[];
-  ownerReferences?: { apiVersion: string; kind: string; name: string; uid: string; controller?: boolean }[];
-}
+import type { ObjectMeta } from '../api/object.ts';
+
+export type { ObjectMeta };
 
 export interface KubeObject {
   apiVersion: string;
